@@ -1,0 +1,234 @@
+"""Solvers propose, `certify` decides: memory, objective and bounds re-derived in exact arithmetic.
+
+Nothing here is shared with the solvers. Memory grows while a request runs and is released only at completions, so it
+suffices to look at completion rounds; a property test compares this with the plain round-by-round definition.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+
+from opt.core.columns import IntArray, frozen
+from opt.core.errors import CertificateError
+from opt.core.instance import MAX_ARRIVAL, Instance
+from opt.core.model import Bound, KvMode, Proposal, Result, Schedule
+
+__all__ = ["certify", "check_bound", "check_schedule", "memory_at_completions"]
+
+MAX_START = MAX_ARRIVAL + 2**61
+
+
+def certify(
+    instance: Instance,
+    proposal: Proposal,
+    *,
+    solver: str,
+    bound: Bound | None = None,
+    seconds: float = 0.0,
+    seed: int = 0,
+    params: Mapping[str, Any] | None = None,
+) -> Result:
+    """Return the `Result` that a proposal deserves, or refuse it.
+
+    Args:
+        instance: the requests.
+        proposal: starts, and possibly a bound and a claim of exhaustion.
+        solver: the name under which the answer is reported.
+        bound: a further lower bound; the better of it and the proposal's own is kept.
+        seconds, seed, params: recorded as they are.
+
+    Raises:
+        CertificateError: a start precedes its arrival, memory is exceeded, a certificate does not prove its value, or
+            a bound exceeds the total latency of a valid schedule.
+    """
+    best = max((b for b in (proposal.bound, bound) if b is not None), key=lambda b: b.value, default=None)
+    for claim in (proposal.bound, bound):
+        if claim is not None:
+            check_bound(instance, claim, kv=proposal.kv)
+    schedule = None if proposal.start is None else check_schedule(instance, proposal.start, kv=proposal.kv)
+    status, proof = _verdict(schedule, best, exhausted=proposal.exhausted)
+    return Result(
+        schedule=schedule,
+        bound=best,
+        solver=solver,
+        status=status,
+        proof=proof,
+        stop_reason="proved" if status == "optimal" else proposal.stop_reason,
+        seconds=seconds,
+        seed=seed,
+        params=dict(params or {}),
+        stats=dict(proposal.stats),
+    )
+
+
+def _verdict(
+    schedule: Schedule | None, bound: Bound | None, *, exhausted: bool
+) -> tuple[Literal["optimal", "feasible", "infeasible", "unknown"], Literal["certificate", "search", "none"]]:
+    if schedule is None:
+        return ("infeasible", "search") if exhausted else ("unknown", "none")
+    if bound is not None and bound.ceil > schedule.total_latency:
+        raise CertificateError(
+            f"the {bound.method} bound {bound.value} exceeds the total latency {schedule.total_latency} of a valid schedule"
+        )
+    if schedule.total_latency == 0 or (bound is not None and bound.ceil == schedule.total_latency):
+        return "optimal", "certificate"
+    return ("optimal", "search") if exhausted else ("feasible", "none")
+
+
+def check_schedule(instance: Instance, start: IntArray, *, kv: KvMode = "separate") -> Schedule:
+    """Return the schedule, or raise `CertificateError` naming the request or the round that breaks it."""
+    starts = np.asarray(start)
+    if starts.shape != (instance.n,) or (starts.size and starts.dtype.kind not in "iu"):
+        raise CertificateError(f"start must hold {instance.n} integers, got shape {starts.shape} of {starts.dtype}")
+    wrong = np.flatnonzero((starts < instance.arrival) | (starts > MAX_START))
+    if wrong.size:
+        at = int(wrong[0])
+        rule = (
+            f"before its arrival at round {instance.arrival[at]}" if starts[at] < instance.arrival[at] else f"after {MAX_START}"
+        )
+        raise CertificateError(f"request {instance.ids[at]!r} (index {at}) starts at round {starts[at]}, {rule}")
+    schedule = Schedule(instance, frozen(starts.astype(np.int64)), kv)
+    rounds, usage = memory_at_completions(schedule)
+    over = np.flatnonzero(usage > instance.memory)
+    if over.size:
+        at = int(over[0])
+        raise CertificateError(f"round {rounds[at]} holds {usage[at]} tokens, over the memory of {instance.memory}")
+    return schedule
+
+
+def memory_at_completions(schedule: Schedule) -> tuple[IntArray, IntArray]:
+    """Return the distinct completion rounds and the tokens held in each.
+
+    A request active in round t holds `s - x + t`. The sums run modulo 2**64; every true value is below 2**62, so the
+    differences come out exact.
+    """
+    instance, start, finish = schedule.instance, schedule.start, schedule.finish
+    rounds = np.unique(finish)
+    begun, done = np.argsort(start, kind="stable"), np.argsort(finish, kind="stable")
+    offset = instance.prompt - start
+    opened = np.searchsorted(start[begun], rounds, side="left")  # x < t
+    closed = np.searchsorted(finish[done], rounds, side="left")  # c < t
+    usage = _prefix_sums(offset[begun])[opened] - _prefix_sums(offset[done])[closed] + (opened - closed) * rounds
+    if schedule.kv == "shared":
+        usage = usage - _repeated_tokens(schedule, rounds)
+    return rounds, usage
+
+
+def _prefix_sums(values: IntArray) -> IntArray:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(values, dtype=np.int64)])
+
+
+def _repeated_tokens(schedule: Schedule, rounds: IntArray) -> IntArray:
+    """Return, for each round, the tokens of prefix chunks beyond the first copy of each.
+
+    A chunk held by k active requests is stored once; the copies beyond the first save its size, `prefix_chunk` tokens
+    (fewer for the last, partial chunk of a prompt).
+    """
+    instance = schedule.instance
+    if instance.prefix_ids is None or instance.prefix_offsets is None or instance.prefix_chunk is None:
+        return np.zeros(len(rounds), np.int64)
+    owner = np.repeat(np.arange(instance.n), np.diff(instance.prefix_offsets))
+    level = np.arange(len(owner)) - instance.prefix_offsets[owner]
+    size = np.minimum(instance.prefix_chunk, instance.prompt[owner] - level * instance.prefix_chunk)
+    order = np.lexsort((schedule.start[owner], instance.prefix_ids))
+    saved = np.zeros(len(rounds) + 1, np.int64)
+    previous: np.uint64 | None = None
+    covered = 0  # the last round in which somebody so far holds the chunk
+    for at in order.tolist():
+        who, chunk = int(owner[at]), instance.prefix_ids[at]
+        first, last = int(schedule.start[who]) + 1, int(schedule.finish[who])
+        if chunk != previous:
+            previous, covered = chunk, 0
+        if first <= covered:
+            lo, hi = np.searchsorted(rounds, [first, min(covered, last) + 1])
+            saved[lo] += size[at]
+            saved[hi] -= size[at]
+        covered = max(covered, last)
+    return np.cumsum(saved)[:-1]
+
+
+def check_bound(instance: Instance, bound: Bound, *, kv: KvMode = "separate") -> None:
+    """Raise `CertificateError` unless the certificate proves `bound.value` for schedules of memory mode `kv`.
+
+    A bound valid when prefixes are shared is valid when they are not: sharing only adds schedules.
+    """
+    if kv == "shared" and bound.kv != "shared":
+        raise CertificateError(f"the {bound.method} bound is proved for separate KV caches; it says nothing with shared prefixes")
+    kind = bound.certificate.get("kind")
+    if kind != "closed-form":
+        raise CertificateError(f"the {bound.method} bound carries no certificate that can be checked (kind {kind!r})")
+    formula = CLOSED_FORMS.get(str(bound.certificate.get("formula")))
+    if formula is None:
+        raise CertificateError(f"unknown closed form {bound.certificate.get('formula')!r}; known: {sorted(CLOSED_FORMS)}")
+    proved_kv, proved = formula(instance)
+    if bound.kv == "shared" and proved_kv != "shared":
+        raise CertificateError(f"the closed form {bound.certificate['formula']} does not hold with shared prefixes")
+    if bound.value > proved:
+        raise CertificateError(f"the {bound.method} bound claims {bound.value}, its formula gives {proved}")
+
+
+def _trivial(instance: Instance) -> tuple[KvMode, Fraction]:
+    return "shared", Fraction(sum(instance.output.tolist()))
+
+
+def _volume(instance: Instance) -> tuple[KvMode, Fraction]:
+    """Kong, Qi, Ye, Zhou (arXiv 2606.22327): sum over k of the k smallest volumes, over the memory."""
+    if not instance.offline:
+        raise CertificateError("the volume bound is proved only when every request arrives at round 0")
+    n, total = instance.n, 0
+    for rank, volume in enumerate(sorted(instance.volume.tolist())):
+        total += (n - rank) * volume
+    return "separate", Fraction(total, instance.memory)
+
+
+def _mean_busy_time(instance: Instance) -> tuple[KvMode, Fraction]:
+    """Preemptive smallest-volume-first mean busy times plus the tails, in whole numbers by a plain sweep.
+
+    Time is counted in units of 1/M round, so that a volume of v takes v units. Each quotient is rounded down to a
+    multiple of 2**-40, finer than the solver's, so an honest bound always passes.
+    """
+    jobs = list(zip(instance.arrival.tolist(), instance.prompt.tolist(), instance.output.tolist(), strict=True))
+    jobs.sort(key=lambda job: job[0])  # stable: ties by index, as everywhere
+    memory, scale = instance.memory, 40
+    total = moments = index = 0
+    now = 0
+    waiting: list[tuple[int, int, int]] = []  # (volume, index in jobs, units left)
+    doubled: dict[int, int] = {}  # index -> sum over its pieces of (end - begin)(end + begin), for preempted jobs
+    while index < len(jobs) or waiting:
+        if not waiting:
+            now = max(now, jobs[index][0] * memory)
+        while index < len(jobs) and jobs[index][0] * memory <= now:
+            _, prompt, output = jobs[index]
+            volume = prompt * output + output * (output + 1) // 2
+            heapq.heappush(waiting, (volume, index, volume))
+            index += 1
+        volume, job, left = heapq.heappop(waiting)
+        end = now + left
+        if index < len(jobs):
+            end = min(end, jobs[index][0] * memory)
+        doubled[job] = doubled.get(job, 0) + (end - now) * (end + now)
+        left -= end - now
+        now = end
+        if left:
+            heapq.heappush(waiting, (volume, job, left))
+        else:
+            moments += (doubled.pop(job) << scale) // (2 * volume * memory)
+    for arrival, prompt, output in jobs:
+        volume = prompt * output + output * (output + 1) // 2
+        # 4 * sum over k of (k - 1/2)(s + k) = 2 s o^2 + o (o + 1)(4 o - 1)/3
+        quadrupled = 2 * prompt * output * output + output * (output + 1) * (4 * output - 1) // 3
+        total += output - arrival
+        moments += (-quadrupled << scale) // (4 * volume)
+    return "separate", total + Fraction(moments, 1 << scale)
+
+
+CLOSED_FORMS: dict[str, Callable[[Instance], tuple[KvMode, Fraction]]] = {
+    "trivial": _trivial,
+    "volume": _volume,
+    "mean-busy-time": _mean_busy_time,
+}
