@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -159,9 +160,23 @@ class Instance:
         return frozen(self.prompt * self.output + self.output * (self.output + 1) // 2)
 
     @property
+    def arrival_unit(self) -> Literal["none", "rounds", "seconds"]:
+        """What arrivals count in; "none" when the instance has no arrivals at all."""
+        if self.arrival_s is not None:
+            return "seconds"
+        return "none" if self.arrival_rounds is None else "rounds"
+
+    @property
     def offline(self) -> bool:
         """True when every request is there at round 0."""
         return not self.arrival.any()
+
+    def prefix_rows(self) -> list[list[int]] | None:
+        """The prefix hashes of each request as a list of lists, or None without any."""
+        if self.prefix_ids is None or self.prefix_offsets is None:
+            return None
+        hashes = self.prefix_ids.tolist()
+        return [hashes[a:b] for a, b in pairwise(self.prefix_offsets.tolist())]
 
     def columns(self) -> dict[str, Any]:
         """The constructor's arguments that are set, so `Instance(**instance.columns())` is the same instance."""

@@ -1,0 +1,124 @@
+"""A table of solvers against a bound, every row certified."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opt.core.fairness import fairness
+from opt.core.instance import Instance
+from opt.core.model import KvMode, Result
+from opt.solvers.door import lower_bound, solve
+from opt.solvers.registry import SOLVERS
+
+__all__ = ["Comparison", "Row", "compare"]
+
+Row = dict[str, Any]
+
+LEFT_OUT = ("mc-sf", "portfolio", "sorted-f-serial")  # an alias, a composite, and a form of another row
+
+
+@dataclass(frozen=True)
+class Comparison(Sequence[Row]):
+    """Rows (one for each instance and solver) that can be printed, iterated and exported.
+
+    A row has `instance`, `n`, `memory`, `solver`, `total_latency`, `mean_latency`, `lower_bound`, `bound_method`, `ratio`
+    (total latency over the bound), `gap`, `makespan`, `max_wait`, `status`, `factor` (a proved guarantee, or None),
+    `verified` and `seconds`.
+    """
+
+    rows: tuple[Row, ...]
+
+    def __getitem__(self, at: Any) -> Any:
+        """Return a row, or rows."""
+        return self.rows[at]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        """Iterate over the rows."""
+        return iter(self.rows)
+
+    def __str__(self) -> str:
+        """Return a plain-text table."""
+        if not self.rows:
+            return "(no rows)"
+        cells = [list(self.rows[0]), *([_shown(cell) for cell in row.values()] for row in self.rows)]
+        widths = [max(len(line[k]) for line in cells) for k in range(len(cells[0]))]
+        return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells)
+
+    def to_csv(self) -> str:
+        """Return the rows as CSV text."""
+        buffer = io.StringIO()
+        if self.rows:
+            writer = csv.DictWriter(buffer, list(self.rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(self.rows)
+        return buffer.getvalue()
+
+
+def compare(
+    instances: Iterable[Instance],
+    *,
+    solvers: Sequence[str] | None = None,
+    bound: str = "best",
+    time_limit: float = 10.0,
+    seed: int = 0,
+    kv: KvMode = "separate",
+    progress: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Return a certified row for every instance and solver, best first within an instance.
+
+    Args:
+        instances: what to solve.
+        solvers: names in `SOLVERS`; None takes every order under every rule, Sorted-F and Sorted-rate.
+        bound: the name of the bound all are held against; it is computed once for each instance.
+        time_limit, seed, kv: as in `solve`.
+        progress: is told the name of each solver before it runs.
+    """
+    names = [name for name in SOLVERS if name not in LEFT_OUT] if solvers is None else list(solvers)
+    rows: list[Row] = []
+    for instance in instances:
+        held_against = lower_bound(instance, bound, kv=kv)
+        found = []
+        for name in names:
+            if progress is not None:
+                progress(f"{instance.name or 'instance'}: {name}")
+            result = solve(instance, name, bound=held_against, time_limit=time_limit, seed=seed, kv=kv)
+            found.append(_row(instance, result))
+        found.sort(key=lambda row: (row["total_latency"] is None, row["total_latency"], row["solver"]))
+        rows += found
+    return Comparison(tuple(rows))
+
+
+def _row(instance: Instance, result: Result) -> Row:
+    schedule = result.schedule
+    return {
+        "instance": instance.name,
+        "n": instance.n,
+        "memory": instance.memory,
+        "solver": result.solver,
+        "total_latency": result.total_latency,
+        "mean_latency": result.mean_latency,
+        "lower_bound": None if result.bound is None else result.bound.ceil,
+        "bound_method": None if result.bound is None else result.bound.method,
+        "ratio": result.ratio,
+        "gap": result.gap,
+        "makespan": None if schedule is None else schedule.makespan,
+        "max_wait": None if schedule is None else fairness(schedule)["max_wait"],
+        "status": result.status,
+        "factor": result.stats.get("factor"),
+        "verified": schedule is not None,
+        "seconds": result.seconds,
+    }
+
+
+def _shown(cell: object) -> str:
+    if cell is None:
+        return "-"
+    return f"{cell:.4f}" if isinstance(cell, float) else str(cell)

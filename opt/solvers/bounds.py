@@ -1,0 +1,127 @@
+"""Lower bounds on the total latency in closed form, each with the certificate that `certify` recomputes.
+
+* `trivial`: the sum of outputs. Holds with arrivals and with shared prefixes.
+* `volume` (Kong, Qi, Ye, Zhou, arXiv 2606.22327): with volumes ascending, `M * TEL >= sum over k of the k least`.
+* `mean-busy-time` (ours): the memory-weighted mean time of each request, minimised over all schedules that never
+  exceed M, plus the exact distance from there to its completion. Always at least the volume bound.
+* `best`: the largest of those that apply.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+
+from opt.core.columns import IntArray
+from opt.core.exact import exact_dot, exact_sum
+from opt.core.instance import Instance
+from opt.core.model import Bound, KvMode
+
+__all__ = ["BOUNDS", "best_bound", "mean_busy_time", "tails", "trivial", "volume"]
+
+BITS = 32  # quotients are rounded down to multiples of 2**-32, so a million terms stay fast and the bound stays true
+
+
+def trivial(instance: Instance) -> Bound:
+    """Return the sum of outputs: a request waits at least for its own tokens."""
+    return _closed_form(Fraction(exact_sum(instance.output)), "trivial", "shared")
+
+
+def volume(instance: Instance) -> Bound:
+    """Return `(1/M) * sum over k of (the k least volumes)`.
+
+    Raises:
+        ValueError: requests arrive after round 0; the bound is not proved then (`mean-busy-time` is).
+    """
+    if not instance.offline:
+        raise ValueError("the volume bound needs every request at round 0; use mean-busy-time with arrivals")
+    ranks = np.arange(instance.n, 0, -1, dtype=np.int64)
+    return _closed_form(Fraction(exact_dot(np.sort(instance.volume), ranks), instance.memory), "volume")
+
+
+def mean_busy_time(instance: Instance) -> Bound:
+    """Return the mean-busy-time bound.
+
+    Let y be the mean time of a request's memory use, weighted by the tokens it holds. Its completion is y + d with the
+    fixed tail `d = o - (1/v) * sum over k of (k - 1/2)(s + k)`, and in every schedule the pairs (v, y) obey the
+    constraints of one machine of speed M: for every set S, `sum of v y >= v(S)**2 / (2 M)`. The sum of y is least
+    when volumes are served smallest first, preemptively where requests arrive. Hence, all at round 0 and v ascending,
+
+        TEL >= (1/M) * sum over j of (sum of v before j + v_j / 2) + sum of d.
+
+    Proved for unit rounds and separate KV caches, with or without arrivals (`proofs`); Smith's rule on a polymatroid,
+    mean busy times after Goemans et al., SIAM J. Discrete Math. 15 (2002). `O(n log n)`.
+    """
+    tail = Fraction(exact_sum(tails(instance)), 1 << BITS)
+    if instance.offline:
+        weights = np.arange(2 * instance.n - 1, 0, -2, dtype=np.int64)
+        means = Fraction(exact_dot(np.sort(instance.volume), weights), 2 * instance.memory)
+    else:
+        means = _preemptive_means(instance) - exact_sum(instance.arrival)
+    return _closed_form(means + tail, "mean-busy-time")
+
+
+def tails(instance: Instance) -> IntArray:
+    """Return `d` of every request (n,) in units of 2**-32, rounded down.
+
+    In closed form `d = (6 s o + (2 o + 1)(o + 1)) / (6 (2 s + o + 1))`, between (2 o + 1)/6 (no prompt) and o/2.
+    """
+    s, o = instance.prompt.astype(np.uint64), instance.output.astype(np.uint64)
+    numerator = np.uint64(6) * s * o + (np.uint64(2) * o + np.uint64(1)) * (o + np.uint64(1))
+    denominator = np.uint64(6) * (np.uint64(2) * s + o + np.uint64(1))
+    quotient, rest = numerator // denominator, numerator % denominator
+    for _ in range(2):  # two steps of 16 bits: the rest is below 2**36
+        rest = rest << np.uint64(16)
+        quotient = (quotient << np.uint64(16)) + rest // denominator
+        rest = rest % denominator
+    return quotient.astype(np.int64)
+
+
+def best_bound(instance: Instance) -> Bound:
+    """Return the largest bound that applies to the instance."""
+    return max((trivial(instance), mean_busy_time(instance)), key=lambda bound: bound.value)
+
+
+def _closed_form(value: Fraction, formula: str, kv: KvMode = "separate") -> Bound:
+    return Bound(value, formula, kv, {"kind": "closed-form", "formula": formula})
+
+
+def _preemptive_means(instance: Instance) -> Fraction:
+    """Return the sum of mean busy times when the smallest volume present is always served, preemptively.
+
+    Time runs in units of 1/M round: a volume v takes v units, and a piece from b to e adds (e - b)(e + b) / (2 v M).
+    """
+    memory, volumes = instance.memory, instance.volume.tolist()
+    order = np.argsort(instance.arrival, kind="stable").tolist()
+    released = [arrival * memory for arrival in instance.arrival.tolist()]
+    left, moment = list(volumes), [0] * instance.n
+    waiting: list[tuple[int, int]] = []
+    now = seen = total = 0
+    while seen < instance.n or waiting:
+        if not waiting:
+            now = max(now, released[order[seen]])
+        while seen < instance.n and released[order[seen]] <= now:
+            heapq.heappush(waiting, (volumes[order[seen]], seen))
+            seen += 1
+        i = order[waiting[0][1]]
+        end = now + left[i]
+        if seen < instance.n:
+            end = min(end, released[order[seen]])
+        moment[i] += (end - now) * (end + now)
+        left[i] -= end - now
+        now = end
+        if not left[i]:
+            heapq.heappop(waiting)
+            total += (moment[i] << BITS) // (2 * volumes[i] * memory)
+    return Fraction(total, 1 << BITS)
+
+
+BOUNDS: dict[str, Callable[[Instance], Bound]] = {
+    "trivial": trivial,
+    "volume": volume,
+    "mean-busy-time": mean_busy_time,
+    "best": best_bound,
+}

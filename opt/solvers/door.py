@@ -1,0 +1,106 @@
+"""`solve` and `lower_bound`: names in, certified answers out. The wall clock is read here and nowhere below."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from opt.core.certify import certify, check_bound
+from opt.core.instance import Instance
+from opt.core.model import Bound, KvMode, Proposal, Result
+from opt.solvers.bounds import BOUNDS, trivial
+from opt.solvers.registry import SOLVERS, Solver
+
+__all__ = ["lower_bound", "solve"]
+
+
+def solve(
+    instance: Instance,
+    solver: str = "portfolio",
+    *,
+    bound: str | Bound | None = "best",
+    time_limit: float = 10.0,
+    seed: int = 0,
+    kv: KvMode = "separate",
+    **params: Any,
+) -> Result:
+    """Return a certified schedule and a certified lower bound.
+
+    Args:
+        instance: the requests, with arrivals in rounds if they have any.
+        solver: a name in `SOLVERS`.
+        bound: a name in `BOUNDS` to hold the schedule against, or a bound already known; None leaves it out.
+        time_limit: seconds for the solver, above 0.
+        seed: same seed, same answer.
+        kv: "shared" certifies memory with common prefixes counted once; only bounds that hold then are used.
+        params: further arguments of the solver.
+
+    Raises:
+        ValueError: an unknown name or parameter, or a limit out of range.
+        InstanceError: arrivals are in seconds.
+
+    >>> result = solve(Instance(memory=17, prompt=[9, 2, 6, 2], output=[5, 5, 4, 3]), "svf-pack")
+    >>> result.total_latency, result.bound.ceil
+    (25, 19)
+    """
+    run = _chosen("solver", solver, SOLVERS)
+    _check_params(solver, run, params)
+    if not (isinstance(time_limit, int | float) and 0 < time_limit < math.inf):
+        raise ValueError(f"time_limit = {time_limit!r}: must be a number of seconds above 0")
+    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed = {seed!r}: must be an integer from 0 to 2**63 - 1")
+    instance.arrival  # noqa: B018 - refuses arrivals in seconds before any work is done
+    begun = time.perf_counter()
+    proposal = run(instance, seed=seed, time_limit=time_limit, **params)
+    seconds = time.perf_counter() - begun
+    if kv == "shared":
+        proposal = _for_shared(proposal)
+    held_against = lower_bound(instance, bound, kv=kv) if isinstance(bound, str) else bound
+    return certify(instance, proposal, solver=solver, bound=held_against, seconds=seconds, seed=seed, params=params)
+
+
+def lower_bound(instance: Instance, name: str = "best", *, kv: KvMode = "separate") -> Bound:
+    """Return a lower bound on the total latency, certified.
+
+    Args:
+        instance: the requests.
+        name: a name in `BOUNDS`.
+        kv: "shared" asks for a bound that holds when common prefixes count once; "best" then falls back on those
+            that do, and any other bound is refused.
+
+    Raises:
+        ValueError: the name is unknown, or the bound does not apply to the instance or the memory mode.
+    """
+    compute = _chosen("bound", name, BOUNDS)
+    found = trivial(instance) if name == "best" and kv == "shared" else compute(instance)
+    check_bound(instance, found, kv=kv)
+    return found
+
+
+def _for_shared(proposal: Proposal) -> Proposal:
+    """Sharing only frees memory, so a schedule and its claims stand; a bound proved for separate caches does not."""
+    kept = proposal.bound if proposal.bound is not None and proposal.bound.kv == "shared" else None
+    return Proposal(proposal.start, kept, False, proposal.stop_reason, {**proposal.stats, "factor": None}, "shared")
+
+
+def _chosen(kind: str, name: str, table: Mapping[str, Any]) -> Any:
+    if name in table:
+        return table[name]
+    raise ValueError(f"unknown {kind} {name!r}{_close(name, table)}; `kvopt list {kind}s` shows all")
+
+
+def _close(name: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(names), 3)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def _check_params(name: str, run: Solver, params: Mapping[str, Any]) -> None:
+    known = set(inspect.signature(run).parameters) - {"instance", "seed", "time_limit"}
+    unknown = sorted(set(params) - known)
+    if unknown:
+        have = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
+        raise ValueError(f"solver {name} has no parameter {', '.join(unknown)}; {have}")
