@@ -67,8 +67,8 @@ def mix(
     if dropped:
         origin["dropped_fields"] = dropped
     name = "+".join(part.name or "unnamed" for part in parts)
-    chunk = {} if "prefix" not in columns else {"prefix_chunk": parts[0].prefix_chunk}
-    return Instance(budget, **columns, **chunk, name=name, origin=origin, oversized=oversized)
+    chunk = parts[0].prefix_chunk if "prefix" in columns else None
+    return Instance(budget, **columns, prefix_chunk=chunk, name=name, origin=origin, oversized=oversized)
 
 
 def _counts(parts: Sequence[Instance], shares: Sequence[str | float], n: int) -> list[int]:
@@ -108,13 +108,9 @@ def _without_arrivals(part: Instance) -> Instance:
 
 
 def _check_arrivals(parts: Sequence[Instance]) -> None:
-    kinds = {
-        "seconds" if part.arrival_s is not None else "rounds" if part.arrival_rounds is not None else "none" for part in parts
-    }
-    if len(kinds) > 1:
-        raise InstanceError(
-            f"the instances count arrivals differently ({', '.join(sorted(kinds))}); drop arrivals with --backlog"
-        )
+    units = sorted({part.arrival_unit for part in parts})
+    if len(units) > 1:
+        raise InstanceError(f"the instances count arrivals in {' and '.join(units)}; drop arrivals with --backlog")
 
 
 def _draw(words: np.random.PCG64, size: int, count: int) -> IntArray:
@@ -135,7 +131,7 @@ def _joined(parts: Sequence[Instance], order: IntArray) -> tuple[dict[str, Any],
             columns[key] = [joined[k] for k in at]
     chunks = {part.prefix_chunk for part in parts}
     if len(chunks) == 1 and None not in chunks:
-        hashes = [row for part in parts for row in _prefix_rows(part)]
+        hashes = [row for part in parts for row in part.prefix_rows() or []]
         columns["prefix"] = [hashes[k] for k in at]
         return columns, []
     return columns, ["prefix"] if chunks != {None} else []
@@ -145,9 +141,3 @@ def _cells(cells: Any, n: int) -> list[Any]:
     if cells is None:
         return [None] * n
     return cells.tolist() if isinstance(cells, np.ndarray) else list(cells)
-
-
-def _prefix_rows(part: Instance) -> list[list[int]]:
-    assert part.prefix_ids is not None and part.prefix_offsets is not None
-    hashes, ends = part.prefix_ids.tolist(), part.prefix_offsets.tolist()
-    return [hashes[a:b] for a, b in zip(ends, ends[1:], strict=False)]

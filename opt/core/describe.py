@@ -46,14 +46,12 @@ def _quantiles(values: npt.NDArray[Any]) -> dict[str, float | int] | None:
 
 
 def _arrivals(instance: Instance) -> dict[str, Any]:
-    seconds = instance.arrival_s is not None
     times = instance.arrival_s if instance.arrival_s is not None else instance.arrival
     if not instance.n or not times.any():
-        return {"unit": "s" if seconds else "rounds", "span": 0, "note": "all at the beginning"}
-    gaps = np.diff(np.sort(times))
-    span = (times.max() - times.min()).item()
-    spread = float(gaps.std() / gaps.mean()) if len(gaps) and gaps.mean() else None
-    return {"unit": "s" if seconds else "rounds", "span": span, "rate": instance.n / span if span else None, "gap_cv": spread}
+        return {"unit": instance.arrival_unit, "span": 0, "rate": None, "gap_cv": None}
+    gaps, span = np.diff(np.sort(times)), (times.max() - times.min()).item()
+    spread = float(gaps.std() / gaps.mean()) if span else None
+    return {"unit": instance.arrival_unit, "span": span, "rate": instance.n / span if span else None, "gap_cv": spread}
 
 
 def _load(instance: Instance) -> dict[str, Any]:
