@@ -28,8 +28,12 @@ from opt.solvers.jit import compiled
 
 __all__ = ["batch_f", "batch_fits", "exact_batches", "exact_work", "fast_batches"]
 
-RATES = range(-6, 7)  # exchange rates between output and prompt, powers of two around the ratio of their medians
-DURATIONS = 16  # caps on the output, geometrically spaced
+POWERS = 6  # exchange rates between output and prompt reach 2**-6 .. 2**6 times the ratio of their medians
+CAPS = 16  # caps on the output, geometrically spaced
+COARSE_FROM = 100_000  # requests; beyond, every other axis must do
+MISSES = 12  # requests that do not fit before a walk gives up
+EXCHANGE_WORK = 50_000  # members times candidates up to which exchanges are tried; larger batches gain little
+PATIENCE = 64  # a walk gives up once it has a quarter (and 16) more members than its best prefix
 IMPROVE_UP_TO = 20_000  # requests; beyond, exchanges would dominate the run
 
 
@@ -126,8 +130,9 @@ def fast_batches(instance: Instance) -> IntArray:
         return np.zeros(0, np.int64)
     rate = np.median(output) / (np.median(prompt) + 1.0)
     keys = [output + 0.0, prompt + output / (2.0 * instance.memory)]
-    keys += [output + rate * 2.0**power * prompt for power in RATES]
-    for cap in np.unique(np.geomspace(output.min(), output.max(), DURATIONS).astype(np.int64)):
+    step = 1 if n < COARSE_FROM else 2
+    keys += [output + rate * 2.0**power * prompt for power in range(-POWERS, POWERS + 1, step)]
+    for cap in np.unique(np.geomspace(output.min(), output.max(), CAPS // step).astype(np.int64)):
         keys.append(prompt + (output > cap) * float(2 * instance.memory))
     axes = np.empty((len(keys), n), np.int32)
     for row, key in enumerate(keys):
@@ -168,9 +173,80 @@ def _place(prompts: IntArray, outputs: IntArray, names: IntArray, size: int, s: 
 
 
 @compiled
+def _copy(source: IntArray, target: IntArray, size: int) -> None:
+    for k in range(size):
+        target[k] = source[k]
+
+
+@compiled
 def _remove(prompts: IntArray, outputs: IntArray, names: IntArray, size: int, at: int) -> None:
     for k in range(at, size - 1):
         prompts[k], outputs[k], names[k] = prompts[k + 1], outputs[k + 1], names[k + 1]
+
+
+@compiled
+def _sort_batch(prompts: IntArray, outputs: IntArray, names: IntArray, size: int) -> None:
+    """Bring a batch into the order of `_place`, longest output first (Shell's sort: short, and quick to compile)."""
+    gap = 1
+    while 3 * gap + 1 < size:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for k in range(gap, size):
+            s, o, i, at = prompts[k], outputs[k], names[k], k
+            while at >= gap and outputs[at - gap] < o:
+                prompts[at], outputs[at], names[at] = prompts[at - gap], outputs[at - gap], names[at - gap]
+                at -= gap
+            prompts[at], outputs[at], names[at] = s, o, i
+        gap //= 3
+
+
+@compiled
+def _walk(
+    prompt: IntArray,
+    output: IntArray,
+    memory: int,
+    axis: npt.NDArray[np.int32],
+    links: npt.NDArray[np.int32],
+    batch: tuple[IntArray, IntArray, IntArray],
+    joined: IntArray,
+    refused: IntArray,
+) -> tuple[float, int, int, int]:
+    """Fill a batch along an axis: return its least F over prefixes, that prefix's size, and how many joined and were refused.
+
+    While the peaks sum to at most the memory everybody fits, whatever the order; only then the batch is sorted and
+    each further request checked in full.
+    """
+    prompts, outputs, names = batch
+    n = len(axis)
+    best = np.inf
+    # Typed zeros: a plain 0 is a type of its own to numba and would compile every callee twice.
+    best_size, size, misses = np.int64(0), np.int64(0), np.int64(0)
+    peaks, total = np.int64(0), np.int64(0)
+    at = _next(links, np.int64(0))
+    while at < n and misses < MISSES and 4 * size <= 5 * best_size + PATIENCE:
+        i = np.int64(axis[at])
+        s, o = prompt[i], output[i]
+        fits = peaks + s + o <= memory
+        if fits:
+            prompts[size], outputs[size], names[size] = s, o, i
+        else:
+            if peaks <= memory:
+                _sort_batch(prompts, outputs, names, size)
+                peaks = memory + 1  # from here on, every request is checked in full
+            fits = _place(prompts, outputs, names, size, s, o, i, memory)
+        if fits:
+            peaks += s + o
+            total += o
+            joined[size] = i
+            size += 1
+            value = total / (size * size)
+            if value < best:
+                best, best_size = value, size
+        else:
+            refused[misses] = i
+            misses += 1
+        at = _next(links, at + 1)
+    return best, best_size, size, misses
 
 
 @compiled
@@ -178,57 +254,42 @@ def _fast_batches(prompt: IntArray, output: IntArray, memory: int, axes: npt.NDA
     n, lines = len(prompt), len(axes)
     batch_of = np.full(n, -1, np.int64)
     links = np.empty((lines, n + 1), np.int32)
-    for line in range(lines):
-        for at in range(n + 1):
-            links[line, at] = at
     position = np.empty((lines, n), np.int32)
     for line in range(lines):
         for at in range(n):
+            links[line, at] = at
             position[line, axes[line, at]] = at
-    width = n + 2
-    prompts, outputs, names = np.empty(width, np.int64), np.empty(width, np.int64), np.empty(width, np.int64)
-    walked = np.empty(width, np.int64)
-    best_names = np.empty(width, np.int64)
-    pooled = np.full(n, -1, np.int64)
-    pool = np.empty(n, np.int64)
+        links[line, n] = n
+    batch = (np.empty(n + 2, np.int64), np.empty(n + 2, np.int64), np.empty(n + 2, np.int64))
+    prompts, outputs, names = batch
+    joined, refused, members = np.empty(n, np.int64), np.empty(MISSES, np.int64), np.empty(n, np.int64)
+    pooled, pool = np.full(n, -1, np.int64), np.empty(n, np.int64)
     left, number = n, 0
     while left > 0:
-        best, best_size, pool_size = np.inf, 0, 0
+        best, size, pool_size = np.inf, np.int64(0), np.int64(0)
         for line in range(lines):
-            at = _next(links[line], 0)
-            size, misses, outputs_sum = 0, 0, np.int64(0)
-            while at < n and misses < 6:
-                i = axes[line, at]
-                if improve and pooled[i] != number:
-                    pooled[i] = number
-                    pool[pool_size] = i
-                    pool_size += 1
-                if _place(prompts, outputs, names, size, prompt[i], output[i], i, memory):
-                    walked[size] = i
-                    size += 1
-                    outputs_sum += output[i]
-                    value = outputs_sum / (size * size)
-                    if value < best:
-                        best, best_size = value, size
-                        best_names[:size] = walked[:size]
-                    elif output[i] > 4.0 * (2 * size + 1) * best:
-                        break  # the walk has left the region where members can lower F
-                else:
-                    misses += 1
-                at = _next(links[line], at + 1)
-        size = 0
-        for k in range(best_size):
-            i = best_names[k]
-            _place(prompts, outputs, names, size, prompt[i], output[i], i, memory)
-            size += 1
-        if improve:
-            size = _exchange(prompt, output, memory, prompts, outputs, names, size, pool[:pool_size])
+            value, prefix, count, misses = _walk(prompt, output, memory, axes[line], links[line], batch, joined, refused)
+            if value < best:
+                best, size = value, prefix
+                _copy(joined, members, size)
+            if improve:
+                for k in range(count + misses):
+                    i = joined[k] if k < count else refused[k - count]
+                    if pooled[i] != number:
+                        pooled[i] = number
+                        pool[pool_size] = i
+                        pool_size += 1
+        for k in range(size):
+            i = members[k]
+            prompts[k], outputs[k], names[k] = prompt[i], output[i], i
+        _sort_batch(prompts, outputs, names, size)
+        if improve and size * pool_size <= EXCHANGE_WORK:
+            size = _exchange(prompt, output, memory, prompts, outputs, names, size, pool, pool_size)
         size = _trim(prompts, outputs, names, size)
         for k in range(size):
-            i = names[k]
-            batch_of[i] = number
+            batch_of[names[k]] = number
             for line in range(lines):
-                at = position[line, i]
+                at = position[line, names[k]]
                 links[line, at] = at + 1
         left -= size
         number += 1
@@ -243,7 +304,7 @@ def _trim(prompts: IntArray, outputs: IntArray, names: IntArray, size: int) -> i
         total += outputs[k]
     while size > 1 and (total - outputs[0]) * size * size < total * (size - 1) * (size - 1):
         total -= outputs[0]
-        _remove(prompts, outputs, names, size, 0)
+        _remove(prompts, outputs, names, size, np.int64(0))
         size -= 1
     return size
 
@@ -258,9 +319,13 @@ def _exchange(
     names: IntArray,
     size: int,
     pool: IntArray,
+    pool_size: int,
 ) -> int:
     """Lower F by taking one member out and filling up again, shortest output first, until nothing helps."""
-    pool = pool[np.argsort(output[pool], kind="mergesort")]
+    keys = np.empty(pool_size, np.int64)
+    for k in range(pool_size):
+        keys[k] = output[pool[k]]
+    _sort_batch(np.empty(pool_size, np.int64), keys, pool, pool_size)
     p, o, who = np.empty(len(prompts), np.int64), np.empty(len(prompts), np.int64), np.empty(len(prompts), np.int64)
     inside = np.zeros(len(prompt), np.bool_)
     for k in range(size):
@@ -272,14 +337,17 @@ def _exchange(
         for k in range(size):
             total += outputs[k]
         for out in range(-1, size):  # -1: fill only
-            p[:size], o[:size], who[:size] = prompts[:size], outputs[:size], names[:size]
+            _copy(prompts, p, size)
+            _copy(outputs, o, size)
+            _copy(names, who, size)
             trial, trial_total = size, total
             if out >= 0:
                 if size == 1:
                     continue
                 _remove(p, o, who, size, out)
                 trial, trial_total = size - 1, total - outputs[out]
-            for i in pool:
+            for k in range(pool_size - 1, -1, -1):  # shortest output first
+                i = pool[k]
                 if output[i] * trial * trial > (2 * trial + 1) * trial_total:
                     break  # longer members would only raise F
                 if not inside[i] and _place(p, o, who, trial, prompt[i], output[i], i, memory):
@@ -289,7 +357,9 @@ def _exchange(
                 for k in range(size):
                     inside[names[k]] = False
                 size = trial
-                prompts[:size], outputs[:size], names[:size] = p[:size], o[:size], who[:size]
+                _copy(p, prompts, size)
+                _copy(o, outputs, size)
+                _copy(who, names, size)
                 for k in range(size):
                     inside[names[k]] = True
                 improved = True

@@ -101,22 +101,31 @@ def occupy(times: IntArray, usage: IntArray, count: IntArray, after: IntArray, k
     return used
 
 
-@compiled
 def pack_strict(order: IntArray, prompt: IntArray, output: IntArray, arrival: IntArray, memory: int) -> IntArray:
     """Return head-of-line starts: the best-ranked request that has arrived starts as soon as it fits.
 
     `order` lists the requests from first to last. Who arrives later but ranks better becomes the head at once.
     """
+    return _strict(order, _rank(order), np.argsort(arrival, kind="stable"), prompt, output, arrival, memory)
+
+
+def _rank(order: IntArray) -> IntArray:
+    """Return the place of each request in the order. (Sorting stays outside compiled code: it is slow to compile.)"""
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return rank
+
+
+@compiled
+def _strict(
+    order: IntArray, rank: IntArray, by_arrival: IntArray, prompt: IntArray, output: IntArray, arrival: IntArray, memory: int
+) -> IntArray:
     n = len(order)
     start = np.zeros(n, np.int64)
     times, usage, count, after = new_profile(n)
-    by_arrival = np.argsort(arrival, kind="mergesort")
-    rank = np.empty(n, np.int64)
-    for k in range(n):
-        rank[order[k]] = k
     queue = [np.int64(0)]
     queue.pop()
-    point, used, arrived = 0, 1, 0
+    point, used, arrived = np.int64(0), np.int64(1), 0
     t = np.int64(0)
     while arrived < n or len(queue) > 0:
         if len(queue) == 0:
@@ -139,15 +148,6 @@ def pack_strict(order: IntArray, prompt: IntArray, output: IntArray, arrival: In
 
 
 @compiled
-def _code(value: int) -> int:
-    """Return the class of an output: exact below 16, eight classes an octave above."""
-    shift = 0
-    while value >> shift >= 16:
-        shift += 1
-    return 8 * shift + (value >> shift)
-
-
-@compiled
 def _raise_leaf(least_prompt: IntArray, least_output: IntArray, least_rank: IntArray, node: int, s: int, o: int, r: int) -> None:
     """Set a leaf of the tournament tree and mend its ancestors."""
     least_prompt[node], least_output[node], least_rank[node] = s, o, r
@@ -160,30 +160,40 @@ def _raise_leaf(least_prompt: IntArray, least_output: IntArray, least_rank: IntA
         node >>= 1
 
 
-@compiled
 def pack_skip(order: IntArray, prompt: IntArray, output: IntArray, arrival: IntArray, memory: int) -> IntArray:
     """Return the starts when, in every round, each waiting request in `order` starts if it fits beside the running ones."""
     n = len(order)
+    size = 1 << max(n - 1, 0).bit_length()
+    leaf_of = np.empty(n, np.int64)
+    leaf_of[np.lexsort((_rank(order), _classes(output)))] = size + np.arange(n)
+    return _skip(order, _rank(order), np.argsort(arrival, kind="stable"), leaf_of, size, prompt, output, arrival, memory)
+
+
+def _classes(output: IntArray) -> IntArray:
+    """Return the class of each output: exact below 16, eight classes an octave above."""
+    shift = np.maximum(np.frexp(output.astype(np.float64))[1] - 4, 0)
+    return np.asarray(8 * shift + (output >> shift), np.int64)
+
+
+@compiled
+def _skip(
+    order: IntArray,
+    rank: IntArray,
+    by_arrival: IntArray,
+    leaf_of: IntArray,
+    size: int,
+    prompt: IntArray,
+    output: IntArray,
+    arrival: IntArray,
+    memory: int,
+) -> IntArray:
+    n = len(order)
     start = np.zeros(n, np.int64)
     times, usage, count, after = new_profile(n)
-    by_arrival = np.argsort(arrival, kind="mergesort")
-    classes = np.empty(n, np.int64)  # in rank order, so a stable sort keeps ranks ascending inside a class
-    for k in range(n):
-        classes[k] = _code(output[order[k]])
-    leaf_rank = np.argsort(classes, kind="mergesort")
-    size = 1
-    while size < n:
-        size *= 2
-    leaf_of = np.empty(n, np.int64)
-    for leaf in range(n):
-        leaf_of[order[leaf_rank[leaf]]] = size + leaf
-    rank = np.empty(n, np.int64)
-    for k in range(n):
-        rank[order[k]] = k
     least_prompt, least_output = np.full(2 * size, FAR), np.full(2 * size, FAR)
     least_rank = np.full(2 * size, FAR)
     stack = np.empty(128, np.int64)
-    point, used, arrived, placed = 0, 1, 0, 0
+    point, used, arrived, placed = np.int64(0), np.int64(1), 0, 0
     t = np.int64(0)
     while placed < n:
         if placed == arrived:

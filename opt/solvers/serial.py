@@ -18,6 +18,7 @@ from opt.solvers.ledger import FAR, advance, earliest, new_profile, occupy, spli
 __all__ = ["pack_serial"]
 
 NEVER = np.int32(2**31 - 1)  # above every prompt
+BUCKET = 8  # requests for each bucket of time, about
 
 
 @compiled
@@ -107,23 +108,28 @@ def _locate(times: IntArray, after: IntArray, hints: IntArray, width: int, t: in
     return advance(times, after, k, t)
 
 
-@compiled
 def pack_serial(order: IntArray, prompt: IntArray, output: IntArray, arrival: IntArray, memory: int) -> IntArray:
     """Return serial earliest-fit starts: each request of `order` in turn goes to its earliest fit beside all before it.
 
     `order` lists the requests from first to last; nobody starts before its arrival.
     """
+    buckets = 1 << max(len(order) // BUCKET - 1, 0).bit_length()
+    grades = int(_grade(output.max(initial=1))) + 2
+    refused = np.full((grades, 2 * buckets), NEVER, np.int32)
+    return _serial(order, prompt, output, arrival, memory, refused)
+
+
+@compiled
+def _serial(
+    order: IntArray, prompt: IntArray, output: IntArray, arrival: IntArray, memory: int, refused: npt.NDArray[np.int32]
+) -> IntArray:
     n = len(order)
     start = np.zeros(n, np.int64)
     times, usage, count, after = new_profile(2 * n)
-    size = 1
-    while 8 * size < n:
-        size *= 2
-    grades = _grade(output.max()) + 2 if n > 0 else 1
-    refused = np.full((grades, 2 * size), NEVER, np.int32)
+    size = refused.shape[1] // 2
     hints = np.full(size, -1, np.int64)
     hints[0] = 0
-    width, used = np.int64(1), 1
+    width, used = np.int64(1), np.int64(1)
     for k in range(n):
         i = order[k]
         s, o, t = prompt[i], output[i], arrival[i]

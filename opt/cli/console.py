@@ -1,0 +1,163 @@
+"""What all verbs share: common options, one JSON document or a table on stdout, the rest on stderr."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from opt.core.instance import Instance
+
+__all__ = ["Console", "load_instance", "named", "out_option", "parameters", "round_option", "verb"]
+
+Command = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Console:
+    """How a verb speaks: `as_json` puts exactly one JSON document on stdout, `quiet` keeps stderr for errors."""
+
+    as_json: bool
+    quiet: bool
+
+    def document(self, value: Mapping[str, Any]) -> None:
+        """Print one JSON document; a NaN is a fault of ours and raises."""
+        click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+    def facts(self, value: Mapping[str, Any]) -> None:
+        """Print names and values in two columns."""
+        width = max(len(key) for key in value)
+        for key, cell in value.items():
+            click.echo(f"{key.replace('_', ' ').ljust(width)}  {shown(cell)}")
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
+        """Print a table, as wide as it needs to be when stdout is no terminal."""
+        from rich.box import SIMPLE_HEAD
+        from rich.console import Console as Terminal
+        from rich.table import Table
+
+        table = Table(title=title or None, box=SIMPLE_HEAD, title_justify="left", title_style="bold")
+        for k, column in enumerate(columns):
+            numeric = all(isinstance(row[k], int | float) or row[k] is None for row in rows)
+            table.add_column(column, justify="right" if numeric and rows else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(*(shown(cell) for cell in row))
+        terminal = Terminal(file=sys.stdout, width=None if sys.stdout.isatty() else 240)
+        terminal.print(table)
+
+    def note(self, text: str) -> None:
+        """Say something on stderr, unless quiet."""
+        if not self.quiet:
+            click.echo(text, err=True)
+
+    @staticmethod
+    def say_error(text: str) -> None:
+        """Print one line about what is wrong on stderr."""
+        click.echo(f"kvopt: {' '.join(text.split())}", err=True)
+
+    def progress(self) -> Callable[[str], None] | None:
+        """Return a callback that shows what is going on: one moving line on a terminal, nothing elsewhere."""
+        if self.quiet or not sys.stderr.isatty():
+            return None
+        return lambda text: click.echo(f"\r\x1b[K{text}", err=True, nl=False)
+
+    def end_progress(self) -> None:
+        """Clear the moving line."""
+        if not self.quiet and sys.stderr.isatty():
+            click.echo("\r\x1b[K", err=True, nl=False)
+
+
+def shown(cell: object) -> str:
+    """Return a value as a table shows it: thousands apart, four decimals, a dash for nothing."""
+    if cell is None:
+        return "-"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    if isinstance(cell, float):
+        return f"{cell:,.4f}" if math.isfinite(cell) and abs(cell) < 1000 else f"{cell:,.1f}"
+    return str(cell)
+
+
+def verb(function: Command) -> Command:
+    """Give a verb the options every verb has, and a `console` that obeys them."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else.")
+    @click.option("--quiet", is_flag=True, help="No progress, notes or warnings on stderr.")
+    @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+    @functools.wraps(function)
+    def wrapped(*arguments: Any, as_json: bool, quiet: bool, **options: Any) -> Any:
+        return function(*arguments, console=Console(as_json, quiet), **options)
+
+    return wrapped
+
+
+def out_option(what: str) -> Callable[[Command], Command]:
+    """Return the `-o` option."""
+    return click.option("-o", "--output", "out", metavar="FILE", help=f"Write {what} to FILE (.gz packs it, - is stdout).")
+
+
+round_option = click.option(
+    "--round-s", metavar="S", help="Length of a round in seconds; arrivals in seconds are rounded up to rounds."
+)
+
+
+def load_instance(file: str, *, round_s: str | None = None) -> Instance:
+    """Return the instance of a FILE argument: a path, `-`, or @NAME; with arrivals in rounds if `round_s` says how."""
+    from opt.core.files import read_instance
+
+    instance = read_instance(instance_file(file))
+    if round_s is None:
+        return instance
+    if instance.arrival_unit != "seconds":
+        raise click.UsageError(f"--round-s: {file} has no arrivals in seconds, so there is nothing to convert")
+    return instance.in_rounds(round_s)
+
+
+def instance_file(file: str) -> str | Path:
+    """Return the path a FILE argument stands for."""
+    if not file.startswith("@"):
+        return file
+    from instances import library
+
+    return library.path(file[1:])
+
+
+def named(kind: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
+    """Return a check of an option against a visible dictionary; a typo is a usage error with the closest names."""
+
+    def check(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+        import difflib
+
+        import opt
+
+        for name in [] if value is None else value.split(","):
+            table = getattr(opt, kind)
+            if name not in table:
+                close = difflib.get_close_matches(name, list(table), 3)
+                hint = f"; did you mean {' or '.join(close)}?" if close else ""
+                raise click.BadParameter(f"{name!r} is not known{hint} (`kvopt list {kind.lower()}` shows all)")
+        return value
+
+    return check
+
+
+def parameters(_context: click.Context, _parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, Any]:
+    """Return NAME=VALUE pairs as a dictionary; whole numbers become integers."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{pair!r} must be NAME=VALUE, such as ageing=5")
+        found[name.replace("-", "_")] = int(value) if value.lstrip("-").isdigit() else value
+    return found

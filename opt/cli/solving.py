@@ -1,0 +1,243 @@
+"""Verbs that give certified answers: solve, bound, verify, compare."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from opt.cli.console import Console, load_instance, named, out_option, parameters, round_option, verb
+
+if TYPE_CHECKING:
+    from opt.core.instance import Instance
+    from opt.core.model import Bound, Result
+
+__all__ = ["bound", "compare_files", "solve", "verify"]
+
+SEED = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Same seed, same answer.")
+KV = click.option(
+    "--kv",
+    type=click.Choice(["separate", "shared"]),
+    default="separate",
+    show_default=True,
+    help="Whether a common prefix counts for everyone or once.",
+)
+LIMIT = click.option(
+    "--time-limit", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, metavar="S", help="Seconds."
+)
+BOUND = click.option("--bound", "bound_name", default="best", show_default=True, callback=named("BOUNDS"), help="Lower bound.")
+
+
+@click.command()
+@click.argument("file")
+@click.option("--solver", default="portfolio", show_default=True, callback=named("SOLVERS"), help="See `kvopt list solvers`.")
+@click.option("--param", "params", multiple=True, callback=parameters, metavar="NAME=VALUE", help="A parameter of the solver.")
+@BOUND
+@LIMIT
+@SEED
+@KV
+@round_option
+@out_option("the plan")
+@click.option("--plot", "picture", metavar="PNG", help="Draw the schedule (.png, .svg or .pdf).")
+@verb
+def solve(
+    console: Console,
+    file: str,
+    solver: str,
+    params: dict[str, Any],
+    bound_name: str,
+    time_limit: float,
+    seed: int,
+    kv: Any,
+    round_s: str | None,
+    out: str | None,
+    picture: str | None,
+) -> int:
+    """Solve an instance FILE, with a proved gap.
+
+    The answer is a schedule, a lower bound on every schedule, and the gap between them, all certified.
+
+    \b
+    kvopt solve @demo
+    kvopt solve trace.json --round-s 0.05 --solver sof --param ageing=3 -o plan.json --plot plan.png
+    """
+    from opt.core.files import write
+    from opt.solvers.door import solve as run
+
+    instance = load_instance(file, round_s=round_s)
+    result = run(instance, solver, bound=bound_name, time_limit=time_limit, seed=seed, kv=kv, **params)
+    if out is not None and result.schedule is not None:
+        referable = file != "-" and not file.startswith("@") and round_s is None
+        write(result, out, instance_path=file if referable else None)
+    if picture is not None and result.schedule is not None:
+        from opt import plot
+
+        plot.save(plot.schedule(result.schedule), picture)
+    if out != "-":
+        _report(console, instance, result)
+    if result.schedule is None:
+        return 4
+    return 130 if result.stop_reason == "interrupted" else 0
+
+
+def _report(console: Console, instance: Instance, result: Result) -> None:
+    """Print a result: the contract's keys as JSON, the same figures in words otherwise."""
+    from opt.core.fairness import fairness
+
+    value = _solution(instance, result)
+    if result.schedule is not None:
+        value |= fairness(result.schedule)
+    if console.as_json:
+        console.document({**value, "stats": dict(result.stats)})
+        return
+    shown = ("solver", "status", "proof", "stop_reason", "total_latency", "mean_latency", "lower_bound", "bound_method")
+    facts = {key: value[key] for key in (*shown, "gap", "ratio", "makespan", "max_wait", "jain_slowdown", "verified", "seconds")}
+    head = value["instance"]
+    winner = f" ({result.stats['winner']})" if "winner" in result.stats else ""
+    facts["solver"] = f"{result.solver}{winner}"
+    console.facts({"instance": f"{head['name'] or '(unnamed)'}: {head['n']:,} requests, memory {head['memory']:,}", **facts})
+    if result.stats.get("factor"):
+        console.facts({"guarantee": f"total latency <= {result.stats['factor']} * optimum, proved for this solver"})
+
+
+def _solution(instance: Instance, result: Result) -> dict[str, Any]:
+    schedule, bound = result.schedule, result.bound
+    return {
+        "instance": _head(instance),
+        "solver": result.solver,
+        "status": result.status,
+        "proof": result.proof,
+        "stop_reason": result.stop_reason,
+        "total_latency": result.total_latency,
+        "mean_latency": result.mean_latency,
+        "lower_bound": None if bound is None else bound.ceil,
+        "lower_bound_exact": None if bound is None else _fraction(bound),
+        "bound_method": None if bound is None else bound.method,
+        "gap": result.gap,
+        "ratio": result.ratio,
+        "makespan": None if schedule is None else schedule.makespan,
+        "seconds": result.seconds,
+        "seed": result.seed,
+        "kv": None if schedule is None else schedule.kv,
+        "verified": schedule is not None,
+    }
+
+
+def _head(instance: Instance) -> dict[str, Any]:
+    return {"name": instance.name, "memory": instance.memory, "n": instance.n}
+
+
+def _fraction(bound: Bound) -> str:
+    return f"{bound.value.numerator}/{bound.value.denominator}"
+
+
+@click.command()
+@click.argument("file")
+@BOUND
+@KV
+@round_option
+@verb
+def bound(console: Console, file: str, bound_name: str, kv: Any, round_s: str | None) -> None:
+    """Prove a lower bound on the total latency.
+
+    No schedule of FILE has a smaller one.
+    """
+    from opt.solvers.door import lower_bound
+
+    instance = load_instance(file, round_s=round_s)
+    found = lower_bound(instance, bound_name, kv=kv)
+    value = {
+        "instance": _head(instance),
+        "lower_bound": found.ceil,
+        "lower_bound_exact": _fraction(found),
+        "bound_method": found.method,
+        "kv": found.kv,
+        "certificate": found.certificate["kind"],
+    }
+    if console.as_json:
+        console.document(value)
+    else:
+        console.facts({key: cell for key, cell in value.items() if key != "instance"})
+
+
+@click.command()
+@click.argument("plan")
+@verb
+def verify(console: Console, plan: str) -> int:
+    """Check a PLAN from its file alone.
+
+    Memory in every round, the objective and the bound's certificate are derived again; exit code 1 and the reason when
+    one does not hold.
+    """
+    from opt.core.errors import CertificateError
+    from opt.core.files import verify as check
+
+    try:
+        result = check(plan)
+    except CertificateError as error:
+        if console.as_json:
+            console.document({"verified": False, "reason": str(error)})
+        Console.say_error(f"{plan}: not valid: {error}")
+        return 1
+    assert result.schedule is not None
+    _report(console, result.schedule.instance, result)
+    return 0
+
+
+@click.command("compare")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--solvers", callback=named("SOLVERS"), metavar="A,B,..", help="All orders, Sorted-F and Sorted-rate by default.")
+@BOUND
+@LIMIT
+@SEED
+@KV
+@round_option
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of a table.")
+@click.option("--plot", "picture", metavar="PNG", help="Draw the ratios (.png, .svg or .pdf).")
+@verb
+def compare_files(
+    console: Console,
+    files: tuple[str, ...],
+    solvers: str | None,
+    bound_name: str,
+    time_limit: float,
+    seed: int,
+    kv: Any,
+    round_s: str | None,
+    as_csv: bool,
+    picture: str | None,
+) -> None:
+    """Set solvers side by side against a bound.
+
+    Every row is certified.
+
+    \b
+    kvopt compare @demo
+    kvopt compare a.json b.json --solvers fcfs,svf,sorted-f --plot ratios.png
+    """
+    from opt.comparison import compare
+
+    loaded = [load_instance(file, round_s=round_s) for file in files]
+    names = None if solvers is None else solvers.split(",")
+    settings: dict[str, Any] = {"bound": bound_name, "time_limit": time_limit, "seed": seed, "kv": kv}
+    table = compare(loaded, solvers=names, progress=console.progress(), **settings)
+    console.end_progress()
+    if picture is not None:
+        from opt import plot
+
+        plot.save(plot.ratios(table), picture)
+    if console.as_json:
+        console.document({"rows": list(table)})
+    elif as_csv:
+        click.echo(table.to_csv(), nl=False)
+    else:
+        _print_comparison(console, list(table))
+
+
+def _print_comparison(console: Console, rows: list[dict[str, Any]]) -> None:
+    shown = ("solver", "total_latency", "mean_latency", "ratio", "gap", "makespan", "max_wait", "factor", "seconds")
+    for name in dict.fromkeys((row["instance"], row["n"], row["memory"]) for row in rows):
+        mine = [row for row in rows if (row["instance"], row["n"], row["memory"]) == name]
+        bound = f"{mine[0]['lower_bound']:,} ({mine[0]['bound_method']})"
+        title = f"{name[0] or '(unnamed)'}: {name[1]:,} requests, memory {name[2]:,}; lower bound {bound}; all rows certified"
+        console.table([key.replace("_", " ") for key in shown], [[row[key] for key in shown] for row in mine], title)
