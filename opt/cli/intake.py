@@ -82,8 +82,9 @@ def generate(console: Console, family: str, n: int | None, memory: int | None, s
 def import_trace(console: Console, trace: str, form: str, out: str | None, options: dict[str, Any], **settings: Any) -> None:
     """Turn a TRACE into an instance.
 
-    TRACE is a file, packed or not, or - for stdin. Arrivals become seconds from the first request, without loss; the shift is kept in the instance's origin. Bad rows
-    and oversized requests are errors unless you say otherwise, and then they are counted.
+    TRACE is a file, packed or not, or - for stdin. Arrivals become seconds from the first request, without loss; the
+    shift is kept in the instance's origin. Bad rows and oversized requests are errors unless you say otherwise, and
+    then they are counted.
 
     \b
     kvopt import AzureLLMInferenceTrace_conv.csv.gz --format azure --memory 60000 -o conv.json.gz
