@@ -186,45 +186,57 @@ def _volume(instance: Instance) -> tuple[KvMode, Fraction]:
     return "separate", Fraction(total, instance.memory)
 
 
-def _mean_busy_time(instance: Instance) -> tuple[KvMode, Fraction]:
-    """Preemptive smallest-volume-first mean busy times plus the tails, in whole numbers by a plain sweep.
+SCALE = 40  # quotients are rounded down to multiples of 2**-40, finer than the solver's, so an honest bound passes
 
-    Time is counted in units of 1/M round, so that a volume of v takes v units. Each quotient is rounded down to a
-    multiple of 2**-40, finer than the solver's, so an honest bound always passes.
+
+def _mean_busy_time(instance: Instance) -> tuple[KvMode, Fraction]:
+    """Smallest-volume-first mean busy times plus the tails, in whole numbers."""
+    means = _offline_means(instance) if instance.offline else _preemptive_means(instance)
+    tails = 0
+    for prompt, output in zip(instance.prompt.tolist(), instance.output.tolist(), strict=True):
+        # 4 * sum over k of (k - 1/2)(s + k) = 2 s o^2 + o (o + 1)(4 o - 1)/3, and 4 v = 4 s o + 2 o (o + 1)
+        moment = 2 * prompt * output * output + output * (output + 1) * (4 * output - 1) // 3
+        tails += (-moment << SCALE) // (4 * prompt * output + 2 * output * (output + 1))
+    latency = sum(instance.output.tolist()) - sum(instance.arrival.tolist())
+    return "separate", means + latency + Fraction(tails, 1 << SCALE)
+
+
+def _offline_means(instance: Instance) -> Fraction:
+    """Everything at round 0: a volume v served after a volume of `before` has its mean at (before + v/2)/M."""
+    doubled = before = 0
+    for volume in sorted(instance.volume.tolist()):
+        doubled += 2 * before + volume
+        before += volume
+    return Fraction(doubled, 2 * instance.memory)
+
+
+def _preemptive_means(instance: Instance) -> Fraction:
+    """Serve the smallest volume present, preemptively.
+
+    Time is counted in units of 1/M round, so that a volume of v takes v units; a piece of a job from b to e contributes
+    (e - b)(e + b) / (2 v M) rounds to its mean.
     """
-    jobs = list(zip(instance.arrival.tolist(), instance.prompt.tolist(), instance.output.tolist(), strict=True))
+    memory = instance.memory
+    jobs = list(zip(instance.arrival.tolist(), instance.volume.tolist(), strict=True))
     jobs.sort(key=lambda job: job[0])  # stable: ties by index, as everywhere
-    memory, scale = instance.memory, 40
-    total = moments = index = 0
-    now = 0
-    waiting: list[tuple[int, int, int]] = []  # (volume, index in jobs, units left)
-    doubled: dict[int, int] = {}  # index -> sum over its pieces of (end - begin)(end + begin), for preempted jobs
+    total = index = now = 0
+    waiting: list[tuple[int, int, int, int]] = []  # (volume, index in jobs, units left, sum over pieces)
     while index < len(jobs) or waiting:
         if not waiting:
             now = max(now, jobs[index][0] * memory)
         while index < len(jobs) and jobs[index][0] * memory <= now:
-            _, prompt, output = jobs[index]
-            volume = prompt * output + output * (output + 1) // 2
-            heapq.heappush(waiting, (volume, index, volume))
+            heapq.heappush(waiting, (jobs[index][1], index, jobs[index][1], 0))
             index += 1
-        volume, job, left = heapq.heappop(waiting)
-        end = now + left
-        if index < len(jobs):
-            end = min(end, jobs[index][0] * memory)
-        doubled[job] = doubled.get(job, 0) + (end - now) * (end + now)
+        volume, job, left, pieces = heapq.heappop(waiting)
+        end = now + left if index == len(jobs) else min(now + left, jobs[index][0] * memory)
+        pieces += (end - now) * (end + now)
         left -= end - now
         now = end
         if left:
-            heapq.heappush(waiting, (volume, job, left))
+            heapq.heappush(waiting, (volume, job, left, pieces))
         else:
-            moments += (doubled.pop(job) << scale) // (2 * volume * memory)
-    for arrival, prompt, output in jobs:
-        volume = prompt * output + output * (output + 1) // 2
-        # 4 * sum over k of (k - 1/2)(s + k) = 2 s o^2 + o (o + 1)(4 o - 1)/3
-        quadrupled = 2 * prompt * output * output + output * (output + 1) * (4 * output - 1) // 3
-        total += output - arrival
-        moments += (-quadrupled << scale) // (4 * volume)
-    return "separate", total + Fraction(moments, 1 << scale)
+            total += (pieces << SCALE) // (2 * volume * memory)
+    return Fraction(total, 1 << SCALE)
 
 
 CLOSED_FORMS: dict[str, Callable[[Instance], tuple[KvMode, Fraction]]] = {
