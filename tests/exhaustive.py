@@ -4,6 +4,7 @@ Nothing here is shared with `opt`; where the two disagree, one of them is wrong.
 """
 
 from fractions import Fraction
+from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -174,3 +175,21 @@ def random_instance(rng, n, memory, *, arrivals=0, outputs=None):
     prompt = np.array([int(rng.integers(0, memory - o + 1)) for o in output], np.int64)
     arrival = {"arrival": rng.integers(0, arrivals + 1, n)} if arrivals else {}
     return Instance(memory, prompt, output, **arrival)
+
+
+def four():
+    """The smallest known case in which every order loses: starting earlier means holding more later."""
+    from opt.core.instance import Instance
+
+    return Instance(memory=17, prompt=[9, 2, 6, 2], output=[5, 5, 4, 3])
+
+
+@cache
+def tiny():
+    """Fifty instances of at most five requests with their optimum: offline, with arrivals, with many ties."""
+    rng = np.random.default_rng(20)
+    found = [four()]
+    for k in range(49):
+        memory = int(rng.integers(2, 13))
+        found.append(random_instance(rng, 2 + k % 4, memory, arrivals=(0, 0, 9)[k % 3], outputs=(None, 3)[k % 2]))
+    return [(instance, optimum(instance)[0]) for instance in found]

@@ -8,16 +8,14 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from opt.core.instance import Instance
 
-__all__ = ["Console", "load_instance", "named", "out_option", "parameters", "round_option", "verb"]
+__all__ = ["Console", "load_instance", "named", "out_option", "parameters", "read_file", "round_option", "verb"]
 
 Command = Callable[..., Any]
 
@@ -114,9 +112,7 @@ round_option = click.option(
 
 def load_instance(file: str, *, round_s: str | None = None) -> Instance:
     """Return the instance of a FILE argument: a path, `-`, or @NAME; with arrivals in rounds if `round_s` says how."""
-    from opt.core.files import read_instance
-
-    instance = read_instance(instance_file(file))
+    instance = read_file(file)
     if round_s is None:
         return instance
     if instance.arrival_unit != "seconds":
@@ -124,13 +120,15 @@ def load_instance(file: str, *, round_s: str | None = None) -> Instance:
     return instance.in_rounds(round_s)
 
 
-def instance_file(file: str) -> str | Path:
-    """Return the path a FILE argument stands for."""
-    if not file.startswith("@"):
-        return file
-    from instances import library
+def read_file(file: str, *, oversized: Literal["error", "drop"] = "error") -> Instance:
+    """Return the instance in a file, on standard input (`-`) or bundled (@NAME), as it is."""
+    if file.startswith("@"):
+        from instances import library
 
-    return library.path(file[1:])
+        return library.load(file[1:])
+    from opt.core.files import read_instance
+
+    return read_instance(file, oversized=oversized)
 
 
 def named(kind: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from opt.cli.console import Console, instance_file, load_instance, out_option, parameters, verb
+from opt.cli.console import Console, load_instance, out_option, parameters, read_file, verb
 
 if TYPE_CHECKING:
     from opt.core.instance import Instance
@@ -136,9 +136,8 @@ def describe(console: Console, file: str) -> None:
     Sizes, arrivals, load, ties, oversized requests (left out, and listed), prefix sharing, provenance.
     """
     from opt.core.describe import describe as facts_of
-    from opt.core.files import read_instance
 
-    facts = facts_of(read_instance(instance_file(file), oversized="drop"))
+    facts = facts_of(read_file(file, oversized="drop"))
     if console.as_json:
         console.document(facts)
         return

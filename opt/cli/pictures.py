@@ -59,6 +59,12 @@ def _readers() -> dict[str, str]:
     return {name: _first_line(reader) for name, reader in READERS.items()}
 
 
+def _suites() -> dict[str, str]:
+    from opt.bench import SUITES
+
+    return {name: suite.description for name, suite in SUITES.items()}
+
+
 def _instances() -> dict[str, str]:
     from instances import library
 
@@ -71,6 +77,7 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "families": _families,
     "readers": _readers,
     "instances": _instances,
+    "suites": _suites,
 }
 
 

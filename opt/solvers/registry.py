@@ -10,6 +10,7 @@ from opt.core.model import Proposal
 from opt.solvers.orders import KEYS, run_order
 from opt.solvers.portfolio import portfolio
 from opt.solvers.sorted_f import sorted_f, sorted_f_serial, sorted_rate
+from opt.solvers.staggered import one_bit, staggered
 
 __all__ = ["SOLVERS", "Solver", "summary"]
 
@@ -21,6 +22,8 @@ SOLVERS: dict[str, Solver] = {
     "sorted-f": sorted_f,
     "sorted-f-serial": sorted_f_serial,
     "sorted-rate": sorted_rate,
+    "staggered": staggered,
+    "one-bit": one_bit,
     **{name: partial(run_order, name, "strict") for name in KEYS},
     **{f"{name}-skip": partial(run_order, name, "skip") for name in KEYS},
     **{f"{name}-pack": partial(run_order, name, "pack") for name in KEYS},

@@ -18,7 +18,7 @@ from opt.solvers.ledger import FAR, advance, earliest, new_profile, occupy, spli
 __all__ = ["pack_serial"]
 
 NEVER = np.int32(2**31 - 1)  # above every prompt
-BUCKET = 8  # requests for each bucket of time, about
+BUCKET = 16  # requests for each bucket of time, about
 
 
 @compiled
