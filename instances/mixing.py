@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
 
 from opt.core.columns import IntArray
 from opt.core.errors import InstanceError
+from opt.core.exact import rational
 from opt.core.instance import LABELS, SECONDS, TOKENS, Instance
 
 __all__ = ["mix"]
@@ -28,7 +28,8 @@ def mix(
     """Return `n` requests drawn from `parts` in proportion to `shares`, randomly interleaved.
 
     A part gives distinct requests while it has enough; beyond that its requests repeat, and the origin says so. Requests
-    with arrivals are put in time order. Ids are not kept (two parts may use the same); prefix hashes are kept where all
+    with arrivals are put in time order. Ids are not kept (two parts may use the same), session and client labels get the
+    part's number in front; prefix hashes are kept where all
     parts have them in chunks of one size, and `origin["dropped_fields"]` tells when they are not.
 
     Args:
@@ -51,7 +52,7 @@ def mix(
     words = np.random.PCG64(seed)
     chosen = [_draw(words, part.n, count) for part, count in zip(sources, counts, strict=True)]
     order = np.argsort(words.random_raw(n), kind="stable")
-    columns, dropped = _joined([part.take(at) for part, at in zip(sources, chosen, strict=True)], order)
+    columns, dropped = _joined([part.replace(ids=None).take(at) for part, at in zip(sources, chosen, strict=True)], order)
     for key in ("arrival", "arrival_s"):
         if key in columns:
             by_time = np.argsort(np.array(columns[key]), kind="stable").tolist()
@@ -75,10 +76,7 @@ def _counts(parts: Sequence[Instance], shares: Sequence[str | float], n: int) ->
     """Return how many requests each part gives: largest remainders, so that they sum to n."""
     if len(parts) != len(shares) or not parts:
         raise InstanceError(f"{len(parts)} instances and {len(shares)} shares: give one share for each instance")
-    try:
-        weights = [Fraction(str(share)) for share in shares]
-    except (ValueError, ZeroDivisionError):
-        raise InstanceError(f"shares {list(shares)}: every share must be a number") from None
+    weights = [rational("share", share) for share in shares]
     if min(weights) < 0 or not sum(weights):
         raise InstanceError(f"shares {list(shares)}: must not be negative, and not all zero")
     if not 0 <= n <= 10**7:
@@ -127,7 +125,8 @@ def _joined(parts: Sequence[Instance], order: IntArray) -> tuple[dict[str, Any],
     for key in ("prompt", "output", "arrival", "arrival_s", *SECONDS, "priority", *TOKENS, *LABELS):
         found = [part.columns().get(key) for part in parts]
         if any(cells is not None for cells in found):
-            joined = [cell for part, cells in zip(parts, found, strict=True) for cell in _cells(cells, part.n)]
+            tags = [f"{k}/" if key in LABELS and len(parts) > 1 else None for k in range(len(parts))]
+            joined = [cell for part, cells, tag in zip(parts, found, tags, strict=True) for cell in _cells(cells, part.n, tag)]
             columns[key] = [joined[k] for k in at]
     chunks = {part.prefix_chunk for part in parts}
     if len(chunks) == 1 and None not in chunks:
@@ -137,7 +136,10 @@ def _joined(parts: Sequence[Instance], order: IntArray) -> tuple[dict[str, Any],
     return columns, ["prefix"] if chunks != {None} else []
 
 
-def _cells(cells: Any, n: int) -> list[Any]:
+def _cells(cells: Any, n: int, tag: str | None) -> list[Any]:
+    """Return the cells of one part; a tag keeps equal labels of two parts apart."""
     if cells is None:
         return [None] * n
+    if tag is not None:
+        return [None if cell is None else f"{tag}{cell}" for cell in cells]
     return cells.tolist() if isinstance(cells, np.ndarray) else list(cells)

@@ -43,7 +43,7 @@ def many(n=60):
         predicted_high=[None, 9] * 30,
         session=[None, 4, "x"] * 20,
         client=["c", None] * 30,
-        prefix=[[2**64 - 1 - k] * -(-(k % 7) // 3) for k in range(n)],
+        prefix=[[2**64 - 1 - 2 * k - level for level in range(-(-(k % 7) // 3))] for k in range(n)],
         prefix_chunk=3,
         name='a "name"',
         origin={"source": "made", "deep": [1, {"x": None}]},
@@ -159,13 +159,12 @@ DAMAGED = [
     (requests('{"output": 2}'), r"missing required field `prompt`.*\$\.requests\[0\]"),
     (requests(ROW, '{"prompt": NaN, "output": 2}'), r"\$\.requests\[1\]\.prompt: NaN is not a number"),
     (requests('{"prompt": 1, "output": 2, "arrival_s": Infinity}'), r"\$\.requests\[0\]\.arrival_s: Infinity is not"),
-    (requests('{"prompt": 1, "output": 2, "arrival_s": 1e400}'), r"arrival_s\[0\] = inf: must be a finite number"),
+    (requests('{"prompt": 1, "output": 2, "arrival_s": 1e400}'), r"\$\.requests\[0\]\.arrival_s: 1e400 is out of range"),
     (requests(more=', "origin": {"a": 1e400}'), r"origin.*a"),
-    (requests(more=', "name": "\\ud800"'), "name"),
     (requests('{"prompt": true, "output": 2}'), r"Expected `int`, got `bool`.*\$\.requests\[0\]\.prompt"),
     (requests('{"prompt": 1.5, "output": 2}'), r"Expected `int`, got `float`.*\$\.requests\[0\]\.prompt"),
     (requests('{"prompt": "1", "output": 2}'), r"Expected `int`, got `str`.*\$\.requests\[0\]\.prompt"),
-    (requests('{"prompt": 1e400, "output": 2}'), r"Expected `int`.*\$\.requests\[0\]\.prompt"),
+    (requests('{"prompt": 1e400, "output": 2}'), r"\$\.requests\[0\]\.prompt: 1e400 is out of range"),
     (requests('{"prompt": null, "output": 2}'), r"Expected `int`, got `null`.*\$\.requests\[0\]\.prompt"),
     (requests('{"prompt": -1, "output": 2}'), r"prompt\[0\] = -1: must be an integer from 0"),
     (requests(ROW, '{"prompt": 1, "output": 0}'), r"output\[1\] = 0: must be an integer from 1"),
@@ -189,6 +188,15 @@ DAMAGED = [
     ("{" + HEAD + ', "columns": {"prompt": [1], "output": [1], "arrival": [null]}}', "Expected `int`, got `null`"),
     ('{"a":' * 100_000, "nested too deeply"),
 ]
+
+
+def test_half_a_character_survives_as_it_is(tmp_path):
+    """JSON may escape half a surrogate pair; such a name is kept, and can be hashed and written."""
+    path = tmp_path / "half.json"
+    path.write_text(requests(more=', "name": "\\ud800"'))
+    instance = read(path)
+    write(instance, path)
+    assert digest(read(path)) == digest(instance)
 
 
 @pytest.mark.parametrize(("body", "message"), DAMAGED, ids=range(len(DAMAGED)))

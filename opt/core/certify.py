@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from opt.core.errors import CertificateError
 from opt.core.instance import MAX_ARRIVAL, Instance
 from opt.core.model import Bound, KvMode, Proposal, Result, Schedule
 
-__all__ = ["certify", "check_bound", "check_schedule", "memory_at_completions"]
+__all__ = ["certify", "check_bound", "check_mode", "check_schedule", "memory_at_completions"]
 
 MAX_START = MAX_ARRIVAL + 2**61
 
@@ -82,6 +82,7 @@ def _verdict(
 
 def check_schedule(instance: Instance, start: IntArray, *, kv: KvMode = "separate") -> Schedule:
     """Return the schedule, or raise `CertificateError` naming the request or the round that breaks it."""
+    check_mode(kv)
     starts = np.asarray(start)
     if starts.shape != (instance.n,) or (starts.size and starts.dtype.kind not in "iu"):
         raise CertificateError(f"start must hold {instance.n} integers, got shape {starts.shape} of {starts.dtype}")
@@ -99,6 +100,12 @@ def check_schedule(instance: Instance, start: IntArray, *, kv: KvMode = "separat
         at = int(over[0])
         raise CertificateError(f"round {rounds[at]} holds {usage[at]} tokens, over the memory of {instance.memory}")
     return schedule
+
+
+def check_mode(kv: str) -> None:
+    """Raise `CertificateError` unless `kv` names a memory mode; a typo must not pass for the weaker claim."""
+    if kv not in get_args(KvMode):
+        raise CertificateError(f"kv = {kv!r}: must be {' or '.join(get_args(KvMode))}")
 
 
 def memory_at_completions(schedule: Schedule) -> tuple[IntArray, IntArray]:
@@ -127,14 +134,18 @@ def _repeated_tokens(schedule: Schedule, rounds: IntArray) -> IntArray:
     """Return, for each round, the tokens of prefix chunks beyond the first copy of each.
 
     A chunk held by k active requests is stored once; the copies beyond the first save its size, `prefix_chunk` tokens
-    (fewer for the last, partial chunk of a prompt).
+    (fewer for the last, partial chunk of a prompt). An instance has no hash twice in one request.
     """
     instance = schedule.instance
     if instance.prefix_ids is None or instance.prefix_offsets is None or instance.prefix_chunk is None:
         return np.zeros(len(rounds), np.int64)
     owner = np.repeat(np.arange(instance.n), np.diff(instance.prefix_offsets))
     level = np.arange(len(owner)) - instance.prefix_offsets[owner]
-    size = np.minimum(instance.prefix_chunk, instance.prompt[owner] - level * instance.prefix_chunk)
+    tokens = np.minimum(instance.prefix_chunk, instance.prompt[owner] - level * instance.prefix_chunk)
+    values, which = np.unique(instance.prefix_ids, return_inverse=True)
+    least = np.full(len(values), instance.prefix_chunk, np.int64)
+    np.minimum.at(least, which, tokens)  # equal hashes of unequal size: count on the smallest only
+    size = least[which]
     order = np.lexsort((schedule.start[owner], instance.prefix_ids))
     saved = np.zeros(len(rounds) + 1, np.int64)
     previous: np.uint64 | None = None
@@ -157,6 +168,10 @@ def check_bound(instance: Instance, bound: Bound, *, kv: KvMode = "separate") ->
 
     A bound valid when prefixes are shared is valid when they are not: sharing only adds schedules.
     """
+    check_mode(kv)
+    check_mode(bound.kv)
+    if not isinstance(bound.value, Fraction | int):
+        raise CertificateError(f"the {bound.method} bound is {bound.value!r}: a bound is a fraction, never a float")
     if kv == "shared" and bound.kv != "shared":
         raise CertificateError(f"the {bound.method} bound is proved for separate KV caches; it says nothing with shared prefixes")
     kind = bound.certificate.get("kind")

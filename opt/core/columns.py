@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,16 +36,18 @@ def integers(name: str, values: npt.ArrayLike, n: int | None, low: int, high: in
     if optional and isinstance(values, Sequence):
         values = [ABSENT if value is None else value for value in values]
     array = _array(name, values)
-    if array.size == 0:
-        array = array.astype(np.int64)
-    if array.dtype.kind not in "iu":
-        _refuse_cell(name, array.tolist(), low, high)
+    if array.dtype.kind not in "iu" or (isinstance(values, Sequence) and bool in set(map(type, values))):
+        cells = list(values) if isinstance(values, Sequence) else array.tolist()
+        for at, cell in enumerate(cells):
+            if type(cell) is not int or not (low <= cell <= high or (optional and cell == ABSENT)):
+                _refuse_cell(name, cells, low, high, at)
+        array = np.array(cells, np.int64)
     _check_length(name, array, n)
     bad = (array < low) | (array > high)
     if optional:
         bad &= array != ABSENT
     if bad.any():
-        _refuse_cell(name, array.tolist(), low, high, at=int(np.flatnonzero(bad)[0]))
+        _refuse_cell(name, array.tolist(), low, high, int(np.flatnonzero(bad)[0]))
     return frozen(array.astype(np.int64))
 
 
@@ -86,6 +88,8 @@ def unique_ids(ids: Sequence[Label] | None, n: int) -> Sequence[Label]:
     Raises:
         InstanceError: an id stands twice (compared as text, so 7 and "7" clash).
     """
+    if isinstance(ids, np.ndarray):
+        ids = ids.tolist()
     if ids is None or ids == range(n):
         return range(n)
     cells = labels("ids", ids, n)
@@ -116,8 +120,5 @@ def _check_length(name: str, array: npt.NDArray[Any], n: int | None) -> None:
         raise InstanceError(f"{name} has {len(array)} values for {n} requests")
 
 
-def _refuse_cell(name: str, cells: list[object], low: int, high: int, at: int | None = None) -> None:
-    """Raise for the cell `at`, or for the first one that is no integer within `low..high`."""
-    if at is None:
-        at = next(k for k, cell in enumerate(cells) if type(cell) is not int or not low <= cell <= high)
+def _refuse_cell(name: str, cells: list[Any], low: int, high: int, at: int) -> NoReturn:
     raise InstanceError(f"{name}[{at}] = {cells[at]!r}: must be an integer from {low} to {high}")

@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -34,6 +35,7 @@ __all__ = ["Plan", "digest", "plan_of", "read", "read_instance", "read_plan", "t
 
 INSTANCE_FORMAT = "kvopt-instance/1"
 PLAN_FORMAT = "kvopt-plan/1"
+FRACTION = re.compile(r"-?\d{1,4000}(/0*[1-9]\d{0,4000})?", re.ASCII)
 ROWS_UP_TO = 50  # requests; small files list requests one by one for human eyes, larger ones go by columns
 
 Label = str | int | None
@@ -185,8 +187,12 @@ def _decode(place: str, text: str) -> Any:
     def constant(name: str) -> _Fault:
         return blame(f"{name} is not a number that JSON or kvopt allows; leave the field out where there is no value")
 
+    def number(digits: str) -> float | _Fault:
+        found = float(digits)
+        return found if math.isfinite(found) else blame(f"{digits} is out of range")
+
     try:
-        value = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
+        value = json.loads(text, object_pairs_hook=pairs, parse_constant=constant, parse_float=number)
     except json.JSONDecodeError as error:
         raise InstanceError(f"{place}:{error.lineno}:{error.colno}: not JSON ({error.msg})") from None
     except RecursionError:
@@ -284,11 +290,9 @@ def _plan(place: str, data: Any, folder: Path) -> Plan:
 def _bound(place: str, file: _BoundFile | None) -> Bound | None:
     if file is None:
         return None
-    try:
-        value = Fraction(file.value)
-    except (ValueError, ZeroDivisionError):
-        raise InstanceError(f"{place}: $.bound.value = {file.value!r}: must be a fraction such as 7/2") from None
-    return Bound(value, file.method, file.kv, file.certificate)
+    if FRACTION.fullmatch(file.value) is None:
+        raise InstanceError(f"{place}: $.bound.value = {file.value[:60]!r}: must be a fraction such as 7/2")
+    return Bound(Fraction(file.value), file.method, file.kv, file.certificate)
 
 
 def to_json(instance: Instance) -> dict[str, Any]:
@@ -297,7 +301,7 @@ def to_json(instance: Instance) -> dict[str, Any]:
     if instance.prefix_chunk is not None:
         head["prefix_chunk"] = instance.prefix_chunk
     columns = _to_columns(instance)
-    if instance.n <= ROWS_UP_TO:
+    if 0 < instance.n <= ROWS_UP_TO:
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         body: dict[str, Any] = {"requests": [{k: cell for k, cell in row.items() if cell is not None} for row in rows]}
     else:
@@ -334,7 +338,7 @@ def digest(instance: Instance) -> str:
 
 
 def _dump(value: Any, *, sort: bool = False) -> bytes:
-    return json.dumps(value, sort_keys=sort, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return json.dumps(value, sort_keys=sort, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _pretty(value: dict[str, Any]) -> bytes:

@@ -12,14 +12,17 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from opt.core.columns import FloatArray, IntArray, Label, floats, frozen, integers, labels, unique_ids
+from opt.core.columns import ABSENT, FloatArray, IntArray, Label, floats, frozen, integers, labels, unique_ids
 from opt.core.errors import InstanceError
+from opt.core.exact import rational
 
 __all__ = ["Instance"]
 
 HashArray: TypeAlias = npt.NDArray[np.uint64]
 
 MAX_MEMORY = 2**31 - 1
+TICKS_PER_S = 10**6
+MIN_ROUND_S, MAX_ROUND_S = Fraction(1, 10**9), Fraction(10**6)
 MAX_ARRIVAL = 2**53  # so starts, finishes and their sums over 2**31 rounds of output stay below 2**62
 
 SECONDS = ("ttft_s", "tpot_s", "itl_s")
@@ -96,6 +99,8 @@ class Instance:
         oversized: Literal["error", "drop"] = "error",
         **optional: Any,
     ) -> None:
+        if oversized not in ("error", "drop"):
+            raise InstanceError(f"oversized = {oversized!r}: must be error or drop")
         unknown = set(optional) - {*SECONDS, *TOKENS, *LABELS, "priority"}
         if unknown:
             raise TypeError(f"Instance() got unknown fields {sorted(unknown)}")
@@ -121,10 +126,13 @@ class Instance:
         cells |= {key: _optional(key, optional.get(key), n) for key in (*SECONDS, "priority", *TOKENS, *LABELS)}
         if oversized == "drop":
             cells = _without_oversized(cells)
-        self.__dict__.update(cells)
+        self.__dict__.update(_without_empty(cells))
         _check_peaks(self)
         _check_prefix(self)
         _check_outputs(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (self.columns(),)
 
     def __repr__(self) -> str:
         name = f"{self.name!r}, " if self.name else ""
@@ -190,7 +198,8 @@ class Instance:
 
     def take(self, index: npt.ArrayLike, **changes: Any) -> Instance:
         """Return the requests `index` (positions or a mask), in that order; `changes` replace constructor arguments."""
-        at = np.arange(self.n)[np.asarray(index)]
+        chosen = np.asarray(index)
+        at = np.arange(self.n)[chosen if chosen.size else chosen.astype(np.int64)]
         cells = self.columns()
         for key in ("prompt", "output", "arrival", "arrival_s", *SECONDS, "priority", *TOKENS):
             if key in cells:
@@ -214,9 +223,11 @@ class Instance:
         """
         if self.arrival_s is None:
             return self
-        length = Fraction(str(round_s))
-        if length <= 0:
-            raise InstanceError(f"round_s = {round_s}: a round must last longer than 0 seconds")
+        length = rational("round_s", round_s)
+        if not MIN_ROUND_S <= length <= MAX_ROUND_S:
+            raise InstanceError(
+                f"round_s = {round_s}: a round must last from {float(MIN_ROUND_S)} to {float(MAX_ROUND_S)} seconds"
+            )
         rounds = _ceil_divide(self.arrival_s, length)
         if rounds.max(initial=0) > MAX_ARRIVAL:
             raise InstanceError(f"round_s = {round_s}: arrivals would exceed {MAX_ARRIVAL} rounds; use longer rounds")
@@ -238,16 +249,34 @@ def _optional(key: str, values: Any, n: int) -> Any:
     if values is None:
         return None
     if key in SECONDS:
-        seconds = floats(key, values, n, minimum=0, optional=True)
-        return None if n and np.isnan(seconds).all() else seconds
+        return floats(key, values, n, minimum=0, optional=True)
     if key in LABELS:
-        cells = labels(key, values, n)
-        return None if n and all(cell is None for cell in cells) else cells
+        return labels(key, values, n)
     if key == "priority":
         filled = [0 if cell is None else cell for cell in values] if isinstance(values, Sequence) else values
         return integers(key, filled, n, -(2**31), 2**31)
-    tokens = integers(key, values, n, 1, MAX_MEMORY, optional=True)
-    return None if n and (tokens < 0).all() else tokens
+    return integers(key, values, n, 1, MAX_MEMORY, optional=True)
+
+
+def _without_empty(cells: dict[str, Any]) -> dict[str, Any]:
+    """Return the constructor's cells, None for every optional column in which no request has a value."""
+    none_left = dict.fromkeys((*SECONDS, *TOKENS, *LABELS))
+    kept = {key: cell for key, cell in cells.items() if key not in none_left or not _is_empty(cell)}
+    if len(cells["prompt"]):
+        return {**none_left, **kept}
+    nothing = ("arrival_rounds", "arrival_s", "priority", "prefix_ids", "prefix_offsets", "prefix_chunk")
+    return {**none_left, **kept, **dict.fromkeys(nothing)}
+
+
+def _is_empty(cell: Any) -> bool:
+    if isinstance(cell, np.ndarray):
+        return bool((np.isnan(cell) if cell.dtype.kind == "f" else cell == ABSENT).all())
+    return cell is None or all(label is None for label in cell)
+
+
+def _rebuilt(columns: dict[str, Any]) -> Instance:
+    """Return a pickled instance; the constructor makes its arrays read-only again."""
+    return Instance(**columns)
 
 
 def _prefix(prefix: Any, n: int) -> tuple[HashArray | None, IntArray | None]:
@@ -255,11 +284,11 @@ def _prefix(prefix: Any, n: int) -> tuple[HashArray | None, IntArray | None]:
     if prefix is None:
         return None, None
     if isinstance(prefix, tuple) and len(prefix) == 2 and isinstance(prefix[0], np.ndarray):
-        hashes, offsets = prefix
-        hashes = np.asarray(hashes, np.uint64)
+        offsets = prefix[1]
+        hashes = _hash_array(prefix[0])
         if len(offsets) != n + 1 or offsets[0] != 0 or offsets[-1] != len(hashes) or (np.diff(offsets) < 0).any():
             raise InstanceError(f"prefix offsets must rise from 0 to {len(hashes)} in {n + 1} steps")
-        return frozen(hashes), frozen(np.asarray(offsets, np.int64))
+        return frozen(hashes), frozen(np.array(offsets, np.int64))
     if len(prefix) != n:
         raise InstanceError(f"prefix has {len(prefix)} lists for {n} requests")
     for at, row in enumerate(prefix):
@@ -268,6 +297,12 @@ def _prefix(prefix: Any, n: int) -> tuple[HashArray | None, IntArray | None]:
                 raise InstanceError(f"prefix[{at}]: hash {value!r} must be an integer from 0 to 2**64 - 1")
     offsets = np.concatenate([[0], np.cumsum([len(row) for row in prefix], dtype=np.int64)]).astype(np.int64)
     return frozen(np.array([value for row in prefix for value in row], np.uint64)), frozen(offsets)
+
+
+def _hash_array(hashes: npt.NDArray[Any]) -> HashArray:
+    if hashes.dtype.kind not in "iu" or (hashes.size and hashes.min() < 0):
+        raise InstanceError("prefix hashes must be integers from 0 to 2**64 - 1")
+    return hashes.astype(np.uint64)
 
 
 def _take_prefix(hashes: HashArray, offsets: IntArray, at: IntArray) -> tuple[HashArray, IntArray]:
@@ -327,6 +362,20 @@ def _check_prefix(instance: Instance) -> None:
             f"{_named(instance, at)}: {count} prefix hashes for a prompt of {instance.prompt[at]} tokens in chunks of "
             f"{chunk}; it must have {-(-int(instance.prompt[at]) // chunk)}"
         )
+    _check_distinct_hashes(instance, np.repeat(np.arange(instance.n), np.diff(instance.prefix_offsets)))
+
+
+def _check_distinct_hashes(instance: Instance, owner: IntArray) -> None:
+    """Hashes are cumulative, so no request can have one twice."""
+    assert instance.prefix_ids is not None
+    order = np.lexsort((instance.prefix_ids, owner))
+    hashes, who = instance.prefix_ids[order], owner[order]
+    twice = np.flatnonzero((hashes[1:] == hashes[:-1]) & (who[1:] == who[:-1]))
+    if twice.size:
+        at = int(who[twice[0]])
+        raise InstanceError(
+            f"{_named(instance, at)}: prefix hash {hashes[twice[0]]} stands twice; hashes are cumulative, so each is new"
+        )
 
 
 def _check_outputs(instance: Instance) -> None:
@@ -343,8 +392,20 @@ def _check_outputs(instance: Instance) -> None:
 
 def _ceil_divide(seconds: FloatArray, length: Fraction) -> IntArray:
     """Return the ceiling of `seconds / length`, exact on the decimal values the floats print as."""
-    quotient = seconds / float(length)
-    rounds = np.ceil(np.minimum(quotient, 2.0**62)).astype(np.int64)
-    for at in np.flatnonzero(np.abs(quotient - np.rint(quotient)) < 1e-9 * (1 + quotient)):
+    quotient = np.minimum(seconds / float(length), 2.0**62)
+    rounds = np.ceil(quotient).astype(np.int64)
+    near = np.flatnonzero(np.abs(quotient - np.rint(quotient)) < 1e-9 * (1 + quotient))
+    exact, ticks = _whole_ticks(seconds[near])
+    divisor = length * TICKS_PER_S
+    if divisor.numerator < 2**20 and divisor.denominator < 2**10:  # ticks are below 2**53, so this stays in 64 bits
+        rounds[near[exact]] = -(-(ticks[exact] * divisor.denominator) // divisor.numerator)
+        near = near[~exact]
+    for at in near.tolist():
         rounds[at] = min(-(-Fraction(repr(float(seconds[at]))) // length), 2**62)
     return rounds
+
+
+def _whole_ticks(seconds: FloatArray) -> tuple[npt.NDArray[np.bool_], IntArray]:
+    """Return which values are whole microseconds, and how many: fifteen digits name a float uniquely."""
+    ticks = np.rint(np.minimum(seconds, 1e9) * TICKS_PER_S).astype(np.int64)
+    return (ticks / TICKS_PER_S == seconds) & (ticks < 10**15), ticks

@@ -1,4 +1,7 @@
-"""`solve` and `lower_bound`: names in, certified answers out. The wall clock is read here and nowhere below."""
+"""`solve` and `lower_bound`: names in, certified answers out.
+
+The wall clock is read here, and below only by solvers that must keep a time limit.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from opt.core.certify import certify, check_bound
+import numpy as np
+
+from opt.core.certify import certify, check_bound, check_mode
 from opt.core.instance import Instance
 from opt.core.model import Bound, KvMode, Proposal, Result
 from opt.solvers.bounds import BOUNDS, trivial
@@ -51,16 +56,17 @@ def solve(
     _check_params(solver, run, params)
     if not (isinstance(time_limit, int | float) and 0 < time_limit < math.inf):
         raise ValueError(f"time_limit = {time_limit!r}: must be a number of seconds above 0")
-    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
         raise ValueError(f"seed = {seed!r}: must be an integer from 0 to 2**63 - 1")
+    check_mode(kv)
     instance.arrival  # noqa: B018 - refuses arrivals in seconds before any work is done
     begun = time.perf_counter()
-    proposal = run(instance, seed=seed, time_limit=time_limit, **params)
+    proposal = run(instance, seed=int(seed), time_limit=time_limit, **params)
     seconds = time.perf_counter() - begun
     if kv == "shared":
         proposal = _for_shared(proposal)
     held_against = lower_bound(instance, bound, kv=kv) if isinstance(bound, str) else bound
-    return certify(instance, proposal, solver=solver, bound=held_against, seconds=seconds, seed=seed, params=params)
+    return certify(instance, proposal, solver=solver, bound=held_against, seconds=seconds, seed=int(seed), params=params)
 
 
 def lower_bound(instance: Instance, name: str = "best", *, kv: KvMode = "separate") -> Bound:
@@ -75,6 +81,7 @@ def lower_bound(instance: Instance, name: str = "best", *, kv: KvMode = "separat
     Raises:
         ValueError: the name is unknown, or the bound does not apply to the instance or the memory mode.
     """
+    check_mode(kv)
     compute = _chosen("bound", name, BOUNDS)
     found = trivial(instance) if name == "best" and kv == "shared" else compute(instance)
     check_bound(instance, found, kv=kv)

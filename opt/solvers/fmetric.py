@@ -31,6 +31,7 @@ __all__ = ["batch_f", "batch_fits", "exact_batches", "exact_work", "fast_batches
 POWERS = 6  # exchange rates between output and prompt reach 2**-6 .. 2**6 times the ratio of their medians
 CAPS = 16  # caps on the output, geometrically spaced
 COARSE_FROM = 100_000  # requests; beyond, every other axis must do
+MAX_TABLE = 2**31  # bytes
 MISSES = 12  # requests that do not fit before a walk gives up
 EXCHANGE_WORK = 50_000  # members times candidates up to which exchanges are tried; larger batches gain little
 PATIENCE = 64  # a walk gives up once it has a quarter (and 16) more members than its best prefix
@@ -55,10 +56,7 @@ def batch_fits(instance: Instance, members: Iterable[int]) -> bool:
 
 
 def exact_work(instance: Instance) -> int:
-    """Return the order of the steps of `exact_batches`: n/k batches of size about k, each n * k * memory steps.
-
-    The first batch's table of choices takes n * k * memory bytes at the same time.
-    """
+    """Return the order of the steps of `exact_batches`: n/k batches of size about k, each n * k * memory steps."""
     largest = _largest_batch(instance.prompt, instance.output, instance.memory)
     return instance.n * (instance.memory + 1) * max(instance.n, largest)
 
@@ -75,7 +73,15 @@ def exact_batches(instance: Instance) -> IntArray:
     """Return the batch number of each request (n,): batch k minimises F over all feasible sets left by batches < k.
 
     Ties prefer the larger batch. Time and space grow with `n * memory * size of a batch`; see `exact_work`.
+
+    Raises:
+        ValueError: the table of the first batch would not fit in a sensible amount of memory.
     """
+    table = instance.n * (_largest_batch(instance.prompt, instance.output, instance.memory) + 1) * (instance.memory + 1)
+    if table > MAX_TABLE:
+        raise ValueError(
+            f"exact batches would need {table / 2**30:.0f} GiB for n = {instance.n}; use the fast former (former=fast)"
+        )
     batch_of = np.full(instance.n, -1, np.int64)
     left = np.lexsort((instance.prompt, -instance.output))  # longest output first
     number = 0
@@ -302,7 +308,7 @@ def _trim(prompts: IntArray, outputs: IntArray, names: IntArray, size: int) -> i
     total = np.int64(0)
     for k in range(size):
         total += outputs[k]
-    while size > 1 and (total - outputs[0]) * size * size < total * (size - 1) * (size - 1):
+    while size > 1 and total * (2 * size - 1) < outputs[0] * size * size:
         total -= outputs[0]
         _remove(prompts, outputs, names, size, np.int64(0))
         size -= 1

@@ -47,11 +47,11 @@ def order_of(instance: Instance, name: str, *, seed: int = 0, ageing: int = 0) -
             to first come, first served, and nobody starves under any positive value.
 
     Raises:
-        ValueError: `ageing` is negative or so large that a key would leave 64 bits.
+        ValueError: `ageing` is no integer, negative, or so large that a key would leave 64 bits.
     """
     key = KEYS[name](instance, seed)
-    if not 0 <= ageing <= MAX_AGEING or ageing * int(instance.arrival.max(initial=0)) >= 2**62:
-        raise ValueError(f"ageing = {ageing}: must be from 0 to {MAX_AGEING}, and ageing * arrival below 2**62")
+    if not isinstance(ageing, int) or not 0 <= ageing <= MAX_AGEING or ageing * int(instance.arrival.max(initial=0)) >= 2**62:
+        raise ValueError(f"ageing = {ageing!r}: must be an integer from 0 to {MAX_AGEING}, and ageing * arrival below 2**62")
     return np.lexsort((instance.arrival, key + ageing * instance.arrival))
 
 

@@ -7,10 +7,11 @@ from functools import partial
 from typing import TypeAlias
 
 from opt.core.model import Proposal
+from opt.solvers.one_bit import one_bit
 from opt.solvers.orders import KEYS, run_order
 from opt.solvers.portfolio import portfolio
 from opt.solvers.sorted_f import sorted_f, sorted_f_serial, sorted_rate
-from opt.solvers.staggered import one_bit, staggered
+from opt.solvers.staggered import staggered
 
 __all__ = ["SOLVERS", "Solver", "summary"]
 

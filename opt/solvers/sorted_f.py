@@ -31,7 +31,7 @@ __all__ = ["batch_serial", "rate_batches", "sorted_f", "sorted_f_serial", "sorte
 
 SORTED_F_FACTOR = 36
 SORTED_RATE_FACTOR = 18
-EXACT_WORK = 10**9  # steps of the exact former that a solve may spend, a few seconds
+EXACT_WORK = 10**8  # steps of the exact former that "auto" spends, a fraction of a second
 
 Former = Literal["auto", "exact", "fast"]
 
@@ -133,8 +133,10 @@ def _rate_batches(peak: IntArray, values: IntArray, pointer: IntArray, ends: Int
             heap.pop()
             total = np.int64(0)
             last = classes if sweep == 0 else best_class + 1
+            whole = sweep == 0
             for b in range(lowest, last):
                 if sweep == 0 and best_size > 0 and values[b] * best_size > values[best_class] * most:
+                    whole = False
                     break  # even the largest possible set cannot make up for this duration
                 for at in range(pointer[b], ends[b]):
                     p = peak[at]
@@ -151,7 +153,7 @@ def _rate_batches(peak: IntArray, values: IntArray, pointer: IntArray, ends: Int
                 if size > 0 and (best_size == 0 or values[b] * best_size < values[best_class] * size):
                     best_class, best_size = b, np.int64(size)
             if sweep == 0:
-                if last == classes and b == classes - 1:
+                if whole:
                     most = max(len(heap), 1)
                 for b in range(lowest, classes):
                     taken[b] = 0
