@@ -12,11 +12,13 @@ import multiprocessing
 import os
 import platform
 import resource
+import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -96,21 +98,13 @@ def run_suite(
     waiting = [key for key in tasks if key not in known]
     report = progress or (lambda _done, _all, _what: None)
     interrupted = False
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1, initializer=_ignore_interrupts)
     try:
-        running = {pool.submit(_execute, suite.name, tasks[key]): key for key in waiting}
-        while running:
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                key = running.pop(future)
-                known[key] = _record(suite.name, key, tasks[key], future)
-                _append(path, known[key])
-                report(len(tasks) - len(running), len(tasks), key)
+        for key, result in _results(suite.name, {key: tasks[key] for key in waiting}, jobs):
+            known[key] = _record(suite.name, key, tasks[key], result)
+            _append(path, known[key])
+            report(len(known), len(tasks), key)
     except KeyboardInterrupt:
         interrupted = True
-    finally:
-        _stop(pool)
     records = [known[key] for key in tasks if key in known]
     good = [record for record in records if "error" not in record]
     if suite.finish is not None and good:
@@ -118,40 +112,61 @@ def run_suite(
     return Outcome(good, interrupted, len(records) - len(good))
 
 
-def _ignore_interrupts() -> None:
-    """Leave Ctrl-C to the parent, which ends the workers itself."""
-    import signal
+def _results(suite: str, tasks: Mapping[str, Params], jobs: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (key, result) as tasks end, each in a process of its own, `jobs` at a time; leaving early ends them all."""
+    context = multiprocessing.get_context("spawn")
+    waiting = list(tasks.items())[::-1]
+    running: dict[Connection, tuple[BaseProcess, str]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                key, params = waiting.pop()
+                ours, theirs = context.Pipe(duplex=False)
+                process: BaseProcess = context.Process(target=_execute, args=(theirs, suite, params), daemon=True)
+                process.start()
+                theirs.close()
+                running[ours] = (process, key)
+            for pipe in wait(list(running)):
+                assert isinstance(pipe, Connection)
+                process, key = running.pop(pipe)
+                yield key, _received(pipe, process)
+    finally:
+        for process, _ in running.values():
+            process.kill()
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-
-def _stop(pool: ProcessPoolExecutor) -> None:
-    workers = list((pool._processes or {}).values())  # the public way waits for the running task
-    pool.shutdown(wait=False, cancel_futures=True)
-    for worker in workers:
-        worker.terminate()
+def _received(pipe: Connection, process: BaseProcess) -> dict[str, Any]:
+    """Return what a worker sent, or the fact that it died without a word."""
+    try:
+        result: dict[str, Any] = pipe.recv()
+    except EOFError:
+        process.join()
+        result = {"error": f"the worker process ended with code {process.exitcode} before it gave a result"}
+    process.join()
+    return result
 
 
 def _key(suite: str, params: Params) -> str:
     return f"{suite} {json.dumps(params, sort_keys=True, separators=(',', ':'))}"
 
 
-def _execute(name: str, params: Params) -> dict[str, Any]:
-    """Run one task in this process and return its figures, the time they took and the peak memory."""
+def _execute(pipe: Connection, name: str, params: Params) -> None:
+    """Run one task in this process and send its figures, the time they took and the peak memory."""
     from opt.bench import SUITES
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business; it ends its workers itself
     begun = time.perf_counter()
-    values = SUITES[name].measure(params)
+    try:
+        values = SUITES[name].measure(params)
+    except Exception as error:
+        pipe.send({"error": f"{type(error).__name__}: {error}"})
+        return
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
-    return {"values": values, "task_seconds": time.perf_counter() - begun, "peak_mb": peak}
+    pipe.send({"values": values, "task_seconds": time.perf_counter() - begun, "peak_mb": peak})
 
 
-def _record(suite: str, key: str, params: Params, future: Future[dict[str, Any]]) -> Record:
-    head = {"suite": suite, "key": key, "params": params, "machine": _machine(), "versions": _versions()}
-    error = future.exception()
-    if error is not None:
-        return {**head, "error": f"{type(error).__name__}: {error}"}
-    return {**head, **future.result()}
+def _record(suite: str, key: str, params: Params, result: dict[str, Any]) -> Record:
+    return {"suite": suite, "key": key, "params": params, "machine": _machine(), "versions": _versions(), **result}
 
 
 def _machine() -> dict[str, Any]:
@@ -187,13 +202,9 @@ def _read_records(path: Path | None) -> Iterable[Record]:
 def _append(path: Path | None, record: Record) -> None:
     if path is None:
         return
-    if path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size:
-        record = dict(record)
-        with path.open("a") as file:
-            file.write("\n")
+    cut_short = path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n")
     with path.open("a") as file:
-        file.write(json.dumps(record, allow_nan=False) + "\n")
-        file.flush()
+        file.write("\n" * bool(cut_short) + json.dumps(record, allow_nan=False) + "\n")
 
 
 def median_of(records: Sequence[Record], name: str) -> float | None:

@@ -27,30 +27,31 @@ def one_bit(
     Args:
         instance: the requests; arrivals are respected.
         seed, time_limit: unused; the method is deterministic and near-linear.
-        threshold: outputs up to it are short, in tokens; by default the geometric mean of the median and the largest output,
-            which leaves both kinds about the same factor between what is typical and what must be reserved.
+        threshold: outputs up to it are short, in tokens; by default the geometric mean of the median and the cap, which
+            leaves both kinds about the same factor between what is typical and what must be reserved.
         cap: a bound on every output that is known beforehand, in tokens; by default the largest output there is.
 
-    Short requests go before long ones, each kind by prompt: with one output standing for all of a kind that is the order of
-    volumes (the one-bit variant of Kong, Qi, Ye, Zhou, arXiv 2606.22327; the admission rule is our reading). Head of line: a
-    request starts once it fits for its whole life beside everybody running, where each counts as if it were to reach the upper
-    bound of its kind (`threshold` or `cap`, never above its `max_output` or the memory). A request that ends earlier
-    frees its share at that moment, not before: a start depends on the outputs of requests that have ended alone. So it
-    never overflows; no factor is claimed.
+    Short requests go before long ones, each kind by prompt: with one output standing for all of a kind, that is the order
+    of volumes (the one-bit variant of Kong, Qi, Ye, Zhou, arXiv 2606.22327; the admission rule is our reading). Head of
+    line: a request starts once it fits for its whole life beside everybody running, where each counts as if it were to
+    reach the upper bound of its kind (`threshold` or `cap`, never above its `max_output` or what the memory allows). One
+    that ends earlier frees its share at that moment, not before: a start depends on the outputs of those that have ended,
+    and of no others. So memory never overflows; no factor is claimed. With long tails most memory is reserved in vain.
 
     Raises:
-        ValueError: the threshold is below 1, or the cap below an output.
+        ValueError: the threshold is no integer from 1 on, or the cap none that bounds every output.
     """
     largest = int(instance.output.max(initial=1))
-    median = int(np.sort(instance.output)[(instance.n - 1) // 2]) if instance.n else 1
-    bar = isqrt(median * largest) if threshold is None else threshold
-    if bar < 1:
-        raise ValueError(f"threshold = {bar}: must be at least 1 token")
-    if cap is not None and cap < largest:
-        raise ValueError(f"cap = {cap}: an output of {largest} tokens exceeds it")
     known = largest if cap is None else cap
-    short = instance.output <= bar
-    most = np.minimum(np.where(short, min(bar, known), known), instance.memory - instance.prompt)
+    if type(known) is not int or known < largest:
+        raise ValueError(f"cap = {cap!r}: must be a number of tokens no output exceeds, at least {largest}")
+    known = min(known, instance.memory)
+    median = int(np.sort(instance.output)[(instance.n - 1) // 2]) if instance.n else 1
+    bar = isqrt(median * known) if threshold is None else threshold
+    if type(bar) is not int or bar < 1:
+        raise ValueError(f"threshold = {bar!r}: must be a number of tokens, at least 1")
+    short = instance.output <= (bar := min(bar, known))
+    most = np.minimum(np.where(short, bar, known), instance.memory - instance.prompt)
     if instance.max_output is not None:
         most = np.where(instance.max_output >= 0, np.minimum(most, instance.max_output), most)
     order = np.lexsort((instance.arrival, instance.prompt, ~short))

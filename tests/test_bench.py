@@ -1,0 +1,80 @@
+"""The runner of benchmarks: every task once, nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from instances import library
+from opt.bench import SUITES
+from opt.bench.runner import run_suite
+from opt.bench.scale import SCALE
+from opt.cli import run
+from opt.core.errors import InstanceError
+from opt.core.files import write
+
+
+@pytest.fixture
+def small_scale(monkeypatch):
+    """The scale suite on sizes that take no time; workers see the same keys because measuring needs params alone."""
+    monkeypatch.setattr("opt.bench.scale.SIZES", (50, 100))
+    monkeypatch.setattr("opt.bench.scale.SOLVERS", ("svf",))
+    monkeypatch.setattr("opt.bench.scale.MEMORIES", (16_492,))
+
+
+def test_a_suite_gives_a_line_for_each_task_and_resumes(small_scale, tmp_path):
+    path = tmp_path / "scale.jsonl"
+    first = run_suite(SCALE, seeds=1, path=path)
+    assert [record["params"]["n"] for record in first.records] == [50, 100]
+    assert all(record["values"]["ratio"] >= 1 and record["peak_mb"] > 10 for record in first.records)
+    assert {"kvopt", "numpy", "python"} <= first.records[0]["versions"].keys()
+    text = path.read_text()
+    path.write_text(text + '{"suite": "scale", "key"')  # a line cut short by a kill
+    second = run_suite(SCALE, seeds=2, path=path)
+    assert [record["values"] for record in second.records[::2]] == [record["values"] for record in first.records]
+    whole = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}") and '"key":' in line]
+    assert len({record["key"] for record in whole}) == len(whole) == 4
+
+
+def test_a_failed_task_is_reported_and_does_not_stop_the_others(tmp_path):
+    """The library suite on a folder whose second instance was changed by hand."""
+    (tmp_path / "plans").mkdir()
+    for name, memory in (("tiny-5-0", 31), ("tiny-5-1", 35)):
+        write(library.load(name).replace(memory=memory), library.path(name, tmp_path))
+    tasks = [{"instance": name, "library": str(tmp_path), "seed": 0} for name in ("tiny-5-0", "tiny-5-1")]
+    suite = dataclasses.replace(SUITES["library"], tasks=lambda seeds: tasks, finish=None)
+    outcome = run_suite(suite, seeds=1, path=tmp_path / "log.jsonl")
+    assert (len(outcome.records), outcome.failed) == (1, 1)
+    assert "differs from what its recipe makes" in (tmp_path / "log.jsonl").read_text()
+
+
+def test_a_foreign_file_is_not_resumed(tmp_path):
+    path = tmp_path / "other.jsonl"
+    path.write_text('{"a": 1}\n')
+    with pytest.raises(InstanceError, match="not a record of kvopt bench"):
+        run_suite(SCALE, seeds=1, path=path)
+    assert run(["bench", "scale", "--resume", str(path)]) == 3
+    assert run(["bench", "nothing"]) == 2
+    assert run(["bench", "scale", "--library", str(tmp_path)]) == 2
+
+
+def test_an_interrupt_keeps_what_is_done(tmp_path):
+    path = tmp_path / "scale.jsonl"
+    command = [sys.executable, "-m", "opt.cli", "bench", "scale", "--seeds", "1", "--resume", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while (not path.exists() or not path.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in errors
+    assert "Traceback" not in errors
+    assert all(json.loads(line)["values"] for line in path.read_text().splitlines())
