@@ -12,6 +12,7 @@ import sys
 import click
 
 from opt.cli.benching import bench
+from opt.cli.capacity import capacity
 from opt.cli.console import Console
 from opt.cli.intake import describe, generate, import_trace, mix_files
 from opt.cli.pictures import list_names, plot_plan
@@ -38,7 +39,20 @@ def cli() -> None:
     """
 
 
-for verb in (generate, import_trace, mix_files, describe, solve, bound, verify, compare_files, plot_plan, bench, list_names):
+for verb in (
+    generate,
+    import_trace,
+    mix_files,
+    describe,
+    solve,
+    bound,
+    verify,
+    compare_files,
+    plot_plan,
+    bench,
+    capacity,
+    list_names,
+):
     cli.add_command(verb)
 
 

@@ -71,6 +71,18 @@ def _instances() -> dict[str, str]:
     return {f"@{name}": repr(library.load(name)) for name in library.names()}
 
 
+def _models() -> dict[str, str]:
+    from opt.core.capacity import MODELS
+
+    return {name: f"{model.parameters / 1e9:.1f} billion parameters, {model.kv_summary}" for name, model in MODELS.items()}
+
+
+def _gpus() -> dict[str, str]:
+    from opt.core.capacity import GPUS
+
+    return {name: f"{gpu.memory / 2**30:.2f} GiB: {gpu.note}" for name, gpu in GPUS.items()}
+
+
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "solvers": _solvers,
     "bounds": _bounds,
@@ -78,6 +90,8 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "readers": _readers,
     "instances": _instances,
     "suites": _suites,
+    "models": _models,
+    "gpus": _gpus,
 }
 
 

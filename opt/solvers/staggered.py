@@ -51,8 +51,7 @@ from opt.solvers.serial import pack_serial
 
 __all__ = ["fluid_release", "least_gap", "paced", "pipeline_peak", "pipelines", "queues", "staggered"]
 
-PACES = (16, 15, 12)  # sixteenths of the pace at which identical requests would just fill the memory
-WINDOWS = (1, 2)  # typical outputs
+PACES = (15, 12)  # further paces, in sixteenths of that at which identical requests would just fill the memory
 THOROUGH = 30_000  # requests up to which every form is tried; serial earliest fit takes quadratic time when all are alike
 IDENTICAL_FACTOR = 2
 PROMPT_FACTOR = 7
@@ -73,11 +72,12 @@ def staggered(instance: Instance, *, seed: int = 0, time_limit: float | None = N
     """
     order = order_of(instance, "svf")
     data = (order, instance.prompt, instance.output, instance.arrival, instance.memory)
-    thorough = instance.n <= THOROUGH
     forms = {"pipeline": pipelines(instance), "strict": pack_strict(*data)}
-    forms |= {f"pace {pace}/16": paced(instance, order, pace) for pace in (PACES if thorough else PACES[:1])}
-    forms |= {f"window {width}": _windowed(instance, order, width) for width in (WINDOWS if thorough else WINDOWS[:1])}
-    if thorough:
+    forms |= {"pace 16/16": paced(instance, order, 16), "window 1": _windowed(instance, order, 1, wide=False)}
+    if instance.n <= THOROUGH:
+        forms |= {f"pace {pace}/16": paced(instance, order, pace) for pace in PACES}
+        forms["window 2"] = _windowed(instance, order, 2, wide=False)
+        forms |= {f"wide window {width}": _windowed(instance, order, width, wide=True) for width in (1, 2)}
         forms["pack"] = pack_serial(*data)
     form = min(forms, key=lambda name: exact_sum(forms[name]))
     return Proposal(forms[form], stats={"form": form, "factor": _factor(instance)})
@@ -277,15 +277,16 @@ def _paced(
     return start
 
 
-def _windowed(instance: Instance, order: IntArray, width: int) -> IntArray:
+def _windowed(instance: Instance, order: IntArray, width: int, *, wide: bool) -> IntArray:
     """Return skipping starts in `order` when nobody may start before its fluid release less `width` typical outputs.
 
-    Typical is the mean output, weighted by volume, of those up to the request in the order. (A float only places the
-    window; whether a start fits is decided by integers.)
+    Typical is the mean output, weighted by volume, of all requests where `wide`, else of those up to the request in the
+    order. (A float only places the window; whether a start fits is decided by integers.)
     """
     weight = instance.volume[order].astype(np.float64)
+    typical = np.cumsum(weight * instance.output[order]) / np.cumsum(weight)
     early = np.empty(instance.n, np.int64)
-    early[order] = width * np.cumsum(weight * instance.output[order]) / np.cumsum(weight)
+    early[order] = width * (typical[-1:] if wide else typical)
     release = np.maximum(instance.arrival, fluid_release(instance, order) - early)
     return pack_skip(order, instance.prompt, instance.output, release, instance.memory)
 

@@ -1,0 +1,194 @@
+"""The `prices` bound: a price for memory in every round, found by smoothed ascent, stated by exact arithmetic.
+
+For any non-negative prices the Lagrangian of the memory constraints is a lower bound; the best prices give the value of
+the time-indexed linear program. The dual is concave but has kinks wherever a request has several cheapest starts, and
+at good prices nearly every request has. So each minimum over starts is replaced by a soft minimum of temperature tau,
+the smooth dual is climbed with L-BFGS-B, and tau is lowered step by step. Prices start at (requests unfinished in
+smallest-volume order)/memory, which is already close on deep backlogs.
+
+Floating point only finds the prices. They are rounded to fractions, and `opt.core.priced` computes what they prove.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+
+from opt.core.columns import FloatArray, IntArray
+from opt.core.instance import Instance
+from opt.core.model import Bound
+from opt.core.priced import Prices, priced_value
+from opt.solvers.jit import compiled
+from opt.solvers.ledger import pack_strict
+
+__all__ = ["price_bound", "prices"]
+
+STAGES = ((700, 1e-2), (700, 1e-3), (700, 1e-4), (700, 1e-5), (1400, 1e-4), (1400, 1e-5), (2800, 1e-4), (2800, 1e-5))
+# pairs of (intervals of constant price, temperature in units of the mean round); finer ones start from coarser ones
+COARSE_FROM = 20_000  # requests; beyond, only the stages of COARSE_STAGES
+COARSE_STAGES = ((300, 1e-3), (300, 1e-4), (300, 1e-5))
+STARTS = 700  # candidate starts looked at while climbing; the certified value looks at all
+CLASSES = 2500  # requests beyond this number climb as classes of similar size
+STEPS = 100  # L-BFGS steps in a stage
+SCALE_BITS = 40  # prices are rounded to multiples of 2**-40, less where 64 bits would not do
+
+
+def prices(instance: Instance, *, time_limit: float = 30.0) -> Bound:
+    """Return the best price bound found within `time_limit` seconds, with its prices as the certificate.
+
+    Holds for any arrivals and for separate KV caches. Never below the value of its starting prices.
+    """
+    if not instance.n:
+        return price_bound(instance, np.zeros(0, np.int64), np.zeros(0))
+    deadline = time.monotonic() + time_limit
+    volume_first = np.argsort(instance.volume, kind="stable")
+    start = pack_strict(volume_first, instance.prompt, instance.output, instance.arrival, instance.memory)
+    finish = start + instance.output
+    stages = STAGES if instance.n < COARSE_FROM else COARSE_STAGES
+    ends = _grid(finish, stages[0][0])
+    level = _waiting(instance, finish, ends) / instance.memory
+    best = price_bound(instance, ends, level)
+    dual = _Dual(instance)
+    for intervals, temperature in stages:
+        if time.monotonic() > deadline:
+            break
+        finer = _grid(finish, intervals)
+        level = level[np.minimum(np.searchsorted(ends, finer), len(ends) - 1)]
+        ends = finer
+        level = dual.climb(ends, level, temperature)
+        best = max(best, price_bound(instance, ends, level), key=lambda bound: bound.value)
+    return best
+
+
+def price_bound(instance: Instance, ends: IntArray, level: FloatArray) -> Bound:
+    """Return what the prices `level` (g,) up to rounds `ends` (g,) prove, after rounding them to fractions."""
+    dearest = float(level.max(initial=0.0))
+    latest = int(ends.max(initial=0)) + int(instance.arrival.max(initial=0)) + int(instance.output.max(initial=0)) + 1
+    room = 2.0**60 / (latest + dearest * float(instance.volume.max(initial=0)) + 1.0)
+    bits = min(SCALE_BITS, max(0, math.floor(math.log2(room))))
+    rounded = Prices(ends, np.rint(level * 2.0**bits).astype(np.int64), 1 << bits)
+    value = priced_value(instance, rounded)
+    certificate = {"kind": "prices", "scale": rounded.scale, "ends": ends.tolist(), "price": rounded.price.tolist()}
+    return Bound(value, "prices", "separate", certificate)
+
+
+def _grid(finish: IntArray, intervals: int) -> IntArray:
+    """Return interval ends: half of them at quantiles of the finishing rounds, half evenly spaced."""
+    horizon = int(finish.max())
+    even = np.linspace(0, horizon, intervals // 2 + 1)[1:]
+    return np.unique(np.ceil(np.concatenate([even, np.quantile(finish, np.linspace(0, 1, intervals // 2))])).astype(np.int64))
+
+
+def _waiting(instance: Instance, finish: IntArray, ends: IntArray) -> FloatArray:
+    """Return the mean number of requests that have arrived and are unfinished in each interval."""
+    begins = np.concatenate([[0], ends[:-1]])
+    middle = (begins + ends) / 2
+    there = np.searchsorted(np.sort(instance.arrival), middle, side="right")
+    gone = np.searchsorted(np.sort(finish), middle, side="left")
+    return (there - gone).astype(np.float64)
+
+
+def _classes(instance: Instance) -> tuple[IntArray, FloatArray]:
+    """Return requests that stand for classes of similar ones, and how many each stands for."""
+    if instance.n <= CLASSES:
+        return np.arange(instance.n), np.ones(instance.n)
+    side = math.isqrt(CLASSES)
+    chosen, counts = [], []
+    for group in np.array_split(np.lexsort((instance.output, instance.arrival)), side):
+        for part in np.array_split(group[np.argsort(instance.volume[group], kind="stable")], side):
+            chosen.append(int(part[len(part) // 2]))
+            counts.append(float(len(part)))
+    return np.array(chosen, np.int64), np.array(counts)
+
+
+class _Dual:
+    """The smoothed dual of an instance, ready to be climbed."""
+
+    def __init__(self, instance: Instance) -> None:
+        at, self.count = _classes(instance)
+        self.sizes = (instance.prompt[at], instance.output[at], instance.arrival[at])
+        self.memory = instance.memory
+        self.longest = int(instance.output.max())
+
+    def climb(self, ends: IntArray, level: FloatArray, temperature: float) -> FloatArray:
+        """Return better prices than `level`, for a soft minimum at `temperature` times the mean end."""
+        from scipy.optimize import minimize
+
+        begins = np.concatenate([[0], ends[:-1]])
+        starts = np.unique(np.concatenate([[0], ends[:: max(1, len(ends) // STARTS)]]))
+        unit = np.maximum(level, level.max() * 1e-3)
+        tau, size = temperature * float(ends.mean()), int(ends[-1]) + self.longest + 2
+
+        def negative(z: FloatArray) -> tuple[float, FloatArray]:
+            value, slope = _soft_dual(*self.sizes, self.count, starts, begins, ends, z * unit, self.memory, tau, size)
+            return -value, -slope * unit
+
+        options = {"maxiter": STEPS, "maxcor": 20}
+        found = minimize(negative, level / unit, jac=True, method="L-BFGS-B", bounds=[(0, None)] * len(level), options=options)
+        climbed: FloatArray = found.x * unit
+        return climbed
+
+
+@compiled
+def _soft_dual(
+    s: IntArray,
+    o: IntArray,
+    a: IntArray,
+    count: FloatArray,
+    starts: IntArray,
+    begins: IntArray,
+    ends: IntArray,
+    level: FloatArray,
+    memory: int,
+    tau: float,
+    size: int,
+) -> tuple[float, FloatArray]:
+    """Return the soft dual value and its gradient by interval."""
+    total, moment = np.zeros(size), np.zeros(size)  # sums of the price, and of round times price, up to each round
+    value = 0.0
+    for j in range(len(ends)):
+        for u in range(begins[j] + 1, ends[j] + 1):
+            total[u] = total[u - 1] + level[j]
+            moment[u] = moment[u - 1] + u * level[j]
+        value -= memory * level[j] * (ends[j] - begins[j])
+    for u in range(ends[-1] + 1, size):
+        total[u], moment[u] = total[u - 1], moment[u - 1]
+    by_total, by_moment = np.zeros(size), np.zeros(size)
+    bracket = np.empty(len(starts))
+    for i in range(len(s)):
+        least = np.inf
+        for k in range(len(starts)):
+            x = max(starts[k], a[i])
+            if x >= size - o[i]:
+                bracket[k] = np.inf
+                continue
+            y = x + o[i]
+            bracket[k] = y - a[i] + (s[i] - x) * (total[y] - total[x]) + moment[y] - moment[x]
+            least = min(least, bracket[k])
+        weight_sum = 0.0
+        for k in range(len(starts)):
+            bracket[k] = np.exp((least - bracket[k]) / tau) if bracket[k] < least + 30 * tau else 0.0
+            weight_sum += bracket[k]
+        value += count[i] * (least - tau * np.log(weight_sum))
+        for k in range(len(starts)):
+            if bracket[k] > 0.0:
+                w = count[i] * bracket[k] / weight_sum
+                x = max(starts[k], a[i])
+                y = x + o[i]
+                by_total[y] += w * (s[i] - x)
+                by_total[x] -= w * (s[i] - x)
+                by_moment[y] += w
+                by_moment[x] -= w
+    gradient = np.zeros(len(ends))
+    later_total, later_moment = 0.0, 0.0
+    for u in range(size - 1, ends[-1], -1):
+        later_total += by_total[u]
+        later_moment += by_moment[u]
+    for j in range(len(ends) - 1, -1, -1):
+        for u in range(ends[j], begins[j], -1):
+            later_total += by_total[u]
+            later_moment += by_moment[u]
+            gradient[j] += later_total + u * later_moment - memory
+    return value, gradient
