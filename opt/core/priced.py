@@ -91,7 +91,8 @@ def priced_value(instance: Instance, prices: Prices, first: IntArray | None = No
         length * price for length, price in zip(np.diff(prices.ends, prepend=0).tolist(), prices.price.tolist(), strict=True)
     )
     arrived = sum(instance.arrival.tolist())
-    return Fraction(total - instance.memory * rent, prices.scale) - arrived
+    value: Fraction = Fraction(total - instance.memory * rent, prices.scale) - arrived
+    return value
 
 
 def _check_range(instance: Instance, prices: Prices, low: IntArray) -> None:

@@ -1,5 +1,3 @@
-# mypy: disable-error-code="arg-type, assignment, return-value"
-# (Compiled loops: numba's integers are numpy scalars to the type checker and plain machine integers at run time.)
 """Smallest volume first when one bit is known of each output: short or long. Starts never peek at more."""
 
 from __future__ import annotations

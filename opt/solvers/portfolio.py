@@ -1,7 +1,8 @@
-"""The portfolio: every order under every rule, Sorted-F and Sorted-rate, and the best of them."""
+"""The portfolio: the orders, staggered forms, Sorted-F and Sorted-rate, and the best of them."""
 
 from __future__ import annotations
 
+import inspect
 import time
 
 from opt.core.exact import exact_sum
@@ -11,7 +12,18 @@ from opt.core.model import Proposal, StopReason
 __all__ = ["portfolio"]
 
 MEMBERS = (  # strongest first, so that a short time limit keeps the best of them
-    *("svf-pack", "svf", "sorted-rate", "sorted-f", "sof-skip", "svf-skip", "total-size-pack", "sof-pack", "fcfs-skip"),
+    *(
+        "svf-pack",
+        "staggered",
+        "svf",
+        "sorted-rate",
+        "sorted-f",
+        "sof-skip",
+        "svf-skip",
+        "total-size-pack",
+        "sof-pack",
+        "fcfs-skip",
+    ),
     *("total-size", "total-size-skip", "sof", "fcfs-pack", "best-fit-skip", "best-fit-pack", "fcfs"),
 )
 
@@ -35,7 +47,8 @@ def portfolio(instance: Instance, *, seed: int = 0, time_limit: float | None = N
             if best is not None and deadline is not None and time.monotonic() > deadline:
                 stop = "time_limit"
                 break
-            params = {} if name.startswith("sorted") else {"ageing": ageing}
+            ages = "ageing" in inspect.signature(SOLVERS[name]).parameters
+            params = {"ageing": ageing} if ages else {}
             proposal = SOLVERS[name](instance, seed=seed, time_limit=None, **params)
             if proposal.start is None:
                 continue

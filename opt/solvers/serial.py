@@ -18,23 +18,16 @@ from opt.solvers.ledger import FAR, advance, earliest, new_profile, occupy, spli
 __all__ = ["pack_serial"]
 
 NEVER = np.int32(2**31 - 1)  # above every prompt
+GRADES = 192  # of outputs, at most: more make refusals sharper, and the table larger
 BUCKET = 16  # requests for each bucket of time, about
 
 
-@compiled
-def _grade(output: int) -> int:
-    """Return the grade of an output: exact below 32, sixteen grades an octave above."""
-    shift = 0
-    while output >> shift >= 32:
-        shift += 1
-    return 16 * shift + (output >> shift)
-
-
-@compiled
-def _grade_start(grade: int) -> int:
-    """Return the least output of a grade."""
-    shift = max(grade // 16 - 1, 0)
-    return (grade - 16 * shift) << shift
+def _grades(output: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the least output of each grade, and the grade of each request: exact, or quantiles of many outputs."""
+    values = np.unique(output)
+    if len(values) > GRADES:
+        values = np.unique(np.concatenate([values[:1], np.sort(output)[:: -(-len(output) // GRADES)]]))
+    return values, np.searchsorted(values, output, side="right") - 1
 
 
 @compiled
@@ -114,14 +107,21 @@ def pack_serial(order: IntArray, prompt: IntArray, output: IntArray, arrival: In
     `order` lists the requests from first to last; nobody starts before its arrival.
     """
     buckets = 1 << max(len(order) // BUCKET - 1, 0).bit_length()
-    grades = int(_grade(output.max(initial=1))) + 2
-    refused = np.full((grades, 2 * buckets), NEVER, np.int32)
-    return _serial(order, prompt, output, arrival, memory, refused)
+    least, grade = _grades(output)
+    refused = np.full((max(len(least), 1), 2 * buckets), NEVER, np.int32)
+    return _serial(order, prompt, output, arrival, memory, least, grade, refused)
 
 
 @compiled
 def _serial(
-    order: IntArray, prompt: IntArray, output: IntArray, arrival: IntArray, memory: int, refused: npt.NDArray[np.int32]
+    order: IntArray,
+    prompt: IntArray,
+    output: IntArray,
+    arrival: IntArray,
+    memory: int,
+    grade_least: IntArray,
+    grade_of: IntArray,
+    refused: npt.NDArray[np.int32],
 ) -> IntArray:
     n = len(order)
     start = np.zeros(n, np.int64)
@@ -133,7 +133,9 @@ def _serial(
     for k in range(n):
         i = order[k]
         s, o, t = prompt[i], output[i], arrival[i]
-        grade = _grade(o)
+        grade = grade_of[i]
+        if k > 0 and prompt[order[k - 1]] <= s and output[order[k - 1]] <= o and arrival[order[k - 1]] <= t:
+            t = max(t, start[order[k - 1]])  # whoever is no smaller and no earlier than the one before cannot start before it
         while True:
             bucket = min(t // width, size - 1)
             free = _first_open(refused[grade], bucket, s)
@@ -148,7 +150,7 @@ def _serial(
             if arrival[i] <= bucket * width:  # the whole bucket is refused, whichever part was searched last
                 point = _locate(times, after, hints, width, bucket * width)
                 first = after[point]
-                least = _least_refused(times, usage, count, after, first, bucket * width, s, _grade_start(grade), memory, cutoff)
+                least = _least_refused(times, usage, count, after, first, bucket * width, s, grade_least[grade], memory, cutoff)
                 if least <= s:
                     _refuse(refused, grade, bucket, least)
                 else:

@@ -1,5 +1,3 @@
-# mypy: disable-error-code="arg-type, assignment, return-value"
-# (Compiled loops: numba's integers are numpy scalars to the type checker and plain machine integers at run time.)
 """Holding requests back on purpose: pipelines, pace and window, and the best of them, `staggered`.
 
 Requests that start together peak together. Started evenly spread they interleave: where one peaks the next is
@@ -52,7 +50,7 @@ from opt.solvers.serial import pack_serial
 __all__ = ["fluid_release", "least_gap", "paced", "pipeline_peak", "pipelines", "queues", "staggered"]
 
 PACES = (15, 12)  # further paces, in sixteenths of that at which identical requests would just fill the memory
-THOROUGH = 30_000  # requests up to which every form is tried; serial earliest fit takes quadratic time when all are alike
+THOROUGH = 30_000  # requests up to which every form is tried; beyond, those that differ most
 IDENTICAL_FACTOR = 2
 PROMPT_FACTOR = 7
 TICKS = 20  # bits of a round that a pace is counted in
@@ -66,19 +64,18 @@ def staggered(instance: Instance, *, seed: int = 0, time_limit: float | None = N
         seed, time_limit: unused; the method is deterministic and near-linear.
 
     Requests that are identical or nearly so gain most, up to half the latency of starting together. `stats["form"]` names
-    the form that won; it is never worse than `svf`, nor than `svf-pack` up to `THOROUGH` requests. `stats["factor"]` is 2
+    the form that won; it is never worse than `svf` and `svf-pack`. `stats["factor"]` is 2
     for identical requests (whatever their arrivals), 7 for identical prompts all there at round 0 (both proved above for
     the pipelines, and the best form is no worse), and None otherwise.
     """
     order = order_of(instance, "svf")
     data = (order, instance.prompt, instance.output, instance.arrival, instance.memory)
-    forms = {"pipeline": pipelines(instance), "strict": pack_strict(*data)}
+    forms = {"pipeline": pipelines(instance), "strict": pack_strict(*data), "pack": pack_serial(*data)}
     forms |= {"pace 16/16": paced(instance, order, 16), "window 1": _windowed(instance, order, 1, wide=False)}
     if instance.n <= THOROUGH:
         forms |= {f"pace {pace}/16": paced(instance, order, pace) for pace in PACES}
         forms["window 2"] = _windowed(instance, order, 2, wide=False)
         forms |= {f"wide window {width}": _windowed(instance, order, width, wide=True) for width in (1, 2)}
-        forms["pack"] = pack_serial(*data)
     form = min(forms, key=lambda name: exact_sum(forms[name]))
     return Proposal(forms[form], stats={"form": form, "factor": _factor(instance)})
 
