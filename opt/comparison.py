@@ -27,10 +27,11 @@ class Comparison(Sequence[Row]):
 
     A row has `instance`, `n`, `memory`, `solver`, `total_latency`, `mean_latency`, `lower_bound`, `bound_method`, `ratio`
     (total latency over the bound), `gap`, `makespan`, `max_wait`, `status`, `factor` (a proved guarantee, or None),
-    `verified` and `seconds`.
+    `verified` and `seconds`. `interrupted` tells that Ctrl-C cut the comparison short; the rows that are there stand.
     """
 
     rows: tuple[Row, ...]
+    interrupted: bool = False
 
     def __getitem__(self, at: Any) -> Any:
         """Return a row, or rows."""
@@ -83,17 +84,28 @@ def compare(
     """
     names = [name for name in SOLVERS if name not in LEFT_OUT] if solvers is None else list(solvers)
     rows: list[Row] = []
-    for instance in instances:
-        held_against = lower_bound(instance, bound, kv=kv)
-        found = []
-        for name in names:
-            if progress is not None:
-                progress(f"{instance.name or 'instance'}: {name}")
-            result = solve(instance, name, bound=held_against, time_limit=time_limit, seed=seed, kv=kv)
-            found.append(_row(instance, result))
-        found.sort(key=lambda row: (row["total_latency"] is None, row["total_latency"], row["solver"]))
-        rows += found
-    return Comparison(tuple(rows))
+    try:
+        for instance in instances:
+            held_against = lower_bound(instance, bound, kv=kv)
+            for name in names:
+                if progress is not None:
+                    progress(f"{instance.name or 'instance'}: {name}")
+                result = solve(instance, name, bound=held_against, time_limit=time_limit, seed=seed, kv=kv)
+                rows.append(_row(instance, result))
+    except KeyboardInterrupt:
+        return Comparison(_ranked(rows), interrupted=True)
+    return Comparison(_ranked(rows))
+
+
+def _ranked(rows: list[Row]) -> tuple[Row, ...]:
+    """Return the rows by instance in their first order, best first within each."""
+    place = {key: at for at, key in enumerate(dict.fromkeys(_instance_of(row) for row in rows))}
+    best_first = sorted(rows, key=lambda row: (row["total_latency"] is None, row["total_latency"], row["solver"]))
+    return tuple(sorted(best_first, key=lambda row: place[_instance_of(row)]))
+
+
+def _instance_of(row: Row) -> tuple[str, int, int]:
+    return row["instance"], row["n"], row["memory"]
 
 
 def _row(instance: Instance, result: Result) -> Row:

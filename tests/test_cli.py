@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -171,6 +172,11 @@ def test_bad_files_end_in_one_clear_line(capsys, tmp_path, kind):
         (["solve", "@demo", "--bound", "magic"], "kvopt list bounds"),
         (["solve", "@demo", "--time-limit", "0"], "time-limit"),
         (["solve", "@demo", "--param", "ageing"], "NAME=VALUE"),
+        (["solve", "@demo", "--param", "speed=5"], "no parameter"),
+        (["solve", "@demo", "--round-s", "abc"], "such as 0.05"),
+        (["compare", "@demo", "--plot", "a.xyz"], "must end in .png"),
+        (["compare", "@demo", "--csv", "--json"], "not both"),
+        (["generate", "small", "--n", "-5"], "n"),
         (["solve"], "FILE"),
         (["generate", "mixtur"], "mixture"),
         (["import", "t.csv", "--format", "azzure", "--memory", "5"], "known: azure"),
@@ -186,7 +192,6 @@ def test_wrong_usage_is_exit_2(capsys, arguments, message):
 def test_what_is_not_there_is_exit_3(capsys, tmp_path):
     assert "cannot be read" in refused(capsys, "solve", str(tmp_path / "none.json"))
     assert "there is no bundled instance" in refused(capsys, "solve", "@none")
-    assert "no parameter" in refused(capsys, "solve", "@demo", "--param", "speed=5")
     assert (
         "unknown" in refused(capsys, "compare", "@demo", "--solvers", "fcfs", "--plot", str(tmp_path / "a.xyz")).lower() or True
     )
@@ -238,9 +243,10 @@ def test_help_needs_no_heavy_library():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 
-def test_a_closed_pipe_is_no_error():
+@pytest.mark.parametrize("verb", ["generate mixture --n 20000", "list"])
+def test_a_closed_pipe_is_no_error(verb):
     reader = "import sys; sys.stdin.readline()"
-    command = f'"{sys.executable}" -m opt.cli generate mixture --n 20000 | "{sys.executable}" -c "{reader}"'
+    command = f'"{sys.executable}" -m opt.cli {verb} | "{sys.executable}" -c "{reader}"'
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -256,3 +262,40 @@ def test_an_interrupted_portfolio_saves_the_best_and_exits_130(capsys, four, tmp
     value = document(capsys, "solve", four, "-o", str(plan), code=130)
     assert (value["stop_reason"], value["total_latency"]) == ("interrupted", 25)
     assert run(["verify", str(plan), "--quiet"]) == 0
+
+
+def test_an_interrupted_comparison_keeps_its_rows(capsys, four, monkeypatch):
+    from opt.solvers import registry
+
+    def interrupted(*_arguments: object, **_settings: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(registry.SOLVERS, "sof", interrupted)
+    value = document(capsys, "compare", four, "--solvers", "fcfs, svf, sof", code=130)
+    assert value["interrupted"]
+    assert [row["solver"] for row in value["rows"]] == ["svf", "fcfs"]
+
+
+def test_output_goes_where_the_name_leads(capsys, tmp_path):
+    """A link is followed and a pipe is written to; neither is replaced by a file."""
+    target, link, pipe = tmp_path / "target.json", tmp_path / "link.json", tmp_path / "pipe"
+    target.write_text("old")
+    link.symlink_to(target)
+    assert run(["generate", "four", "-o", str(link)]) == 0
+    assert link.is_symlink()
+    assert json.loads(target.read_text())["memory"] == 17
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
+    assert run(["generate", "four", "-o", str(pipe)]) == 0
+    assert json.loads(reader.communicate(timeout=20)[0])["memory"] == 17
+    assert pipe.is_fifo()
+    capsys.readouterr()
+
+
+def test_verify_reports_only_what_a_plan_holds(capsys, four, tmp_path):
+    plan = tmp_path / "plan.json"
+    document(capsys, "solve", four, "--solver", "random", "--seed", "5", "-o", str(plan))
+    value = document(capsys, "verify", str(plan))
+    assert (value["seed"], value["seconds"], value["stop_reason"]) == (None, None, None)
+    assert "kvopt-plan/1 file" in refused(capsys, "solve", str(plan))
+    assert "kvopt-instance/1 file" in refused(capsys, "verify", four)

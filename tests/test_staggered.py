@@ -248,8 +248,7 @@ def test_windows_gain_on_mixed_requests():
 def test_many_requests_take_the_short_list():
     instance = generate("chat", n=module.THOROUGH + 1, seed=1)
     result = solve(instance, "staggered")
-    assert result.stats["form"] != "pack"
-    assert result.total_latency <= solve(instance, "svf").total_latency
+    assert result.total_latency <= min(solve(instance, name).total_latency for name in ("svf", "svf-pack"))
 
 
 # One bit: short or long.

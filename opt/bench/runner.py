@@ -123,7 +123,7 @@ def _results(suite: str, tasks: Mapping[str, Params], jobs: int) -> Iterator[tup
                 key, params = waiting.pop()
                 ours, theirs = context.Pipe(duplex=False)
                 process: BaseProcess = context.Process(target=_execute, args=(theirs, suite, params), daemon=True)
-                process.start()
+                _start(process)
                 theirs.close()
                 running[ours] = (process, key)
             for pipe in wait(list(running)):
@@ -133,6 +133,15 @@ def _results(suite: str, tasks: Mapping[str, Params], jobs: int) -> Iterator[tup
     finally:
         for process, _ in running.values():
             process.kill()
+
+
+def _start(process: BaseProcess) -> None:
+    """Start a worker that never sees Ctrl-C: the blocked signal is inherited, and the parent ends its workers itself."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _received(pipe: Connection, process: BaseProcess) -> dict[str, Any]:
@@ -154,7 +163,6 @@ def _execute(pipe: Connection, name: str, params: Params) -> None:
     """Run one task in this process and send its figures, the time they took and the peak memory."""
     from opt.bench import SUITES
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business; it ends its workers itself
     begun = time.perf_counter()
     try:
         values = SUITES[name].measure(params)

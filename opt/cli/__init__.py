@@ -92,7 +92,10 @@ def _refused(error: Exception, *, debug: bool) -> int:
     if isinstance(error, CertificateError):
         Console.say_error(str(error))
         return 1
-    if isinstance(error, ValueError | OSError | ImportError):
+    if isinstance(error, OSError):
+        Console.say_error(f"{error.filename or 'output'}: {error.strerror or error}")
+        return 3
+    if isinstance(error, ValueError | ImportError):
         Console.say_error(str(error))
         return 3
     if isinstance(error, MemoryError):

@@ -15,7 +15,19 @@ import click
 if TYPE_CHECKING:
     from opt.core.instance import Instance
 
-__all__ = ["Console", "load_instance", "named", "out_option", "parameters", "read_file", "round_option", "verb"]
+__all__ = [
+    "Console",
+    "load_instance",
+    "named",
+    "names_of",
+    "number",
+    "out_option",
+    "parameters",
+    "picture",
+    "read_file",
+    "round_option",
+    "verb",
+]
 
 Command = Callable[..., Any]
 
@@ -49,8 +61,12 @@ class Console:
             table.add_column(column, justify="right" if numeric and rows else "left", no_wrap=True)
         for row in rows:
             table.add_row(*(shown(cell) for cell in row))
-        terminal = Terminal(file=sys.stdout, width=None if sys.stdout.isatty() else 240)
-        terminal.print(table)
+
+        class Pipe(Terminal):
+            def on_broken_pipe(self) -> None:
+                raise BrokenPipeError  # rich would exit with 1, which here means that a verification failed
+
+        Pipe(file=sys.stdout, width=None if sys.stdout.isatty() else 240).print(table)
 
     def note(self, text: str) -> None:
         """Say something on stderr, unless quiet."""
@@ -105,11 +121,6 @@ def out_option(what: str) -> Callable[[Command], Command]:
     return click.option("-o", "--output", "out", metavar="FILE", help=f"Write {what} to FILE (.gz packs it, - is stdout).")
 
 
-round_option = click.option(
-    "--round-s", metavar="S", help="Length of a round in seconds; arrivals in seconds are rounded up to rounds."
-)
-
-
 def load_instance(file: str, *, round_s: str | None = None) -> Instance:
     """Return the instance of a FILE argument: a path, `-`, or @NAME; with arrivals in rounds if `round_s` says how."""
     instance = read_file(file)
@@ -131,6 +142,11 @@ def read_file(file: str, *, oversized: Literal["error", "drop"] = "error") -> In
     return read_instance(file, oversized=oversized)
 
 
+def names_of(value: str | None) -> list[str]:
+    """Return the names in a list such as "fcfs, svf"."""
+    return [] if value is None else [name.strip() for name in value.split(",") if name.strip()]
+
+
 def named(kind: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
     """Return a check of an option against a visible dictionary; a typo is a usage error with the closest names."""
 
@@ -139,7 +155,7 @@ def named(kind: str) -> Callable[[click.Context, click.Parameter, str | None], s
 
         import opt
 
-        for name in [] if value is None else value.split(","):
+        for name in names_of(value):
             table = getattr(opt, kind)
             if name not in table:
                 close = difflib.get_close_matches(name, list(table), 3)
@@ -148,6 +164,31 @@ def named(kind: str) -> Callable[[click.Context, click.Parameter, str | None], s
         return value
 
     return check
+
+
+def number(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Return an option that must be a number such as 0.05 or 1/3, as it was written."""
+    from opt.core.errors import InstanceError
+    from opt.core.exact import rational
+
+    if value is not None:
+        try:
+            rational(str(parameter.opts[0]), value)
+        except InstanceError as error:
+            raise click.BadParameter(str(error)) from None
+    return value
+
+
+round_option = click.option(
+    "--round-s", metavar="S", callback=number, help="Seconds in a round; arrivals in seconds are rounded up to rounds."
+)
+
+
+def picture(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """Return the name of a picture to write, if it ends like one."""
+    if value is not None and not value.lower().endswith((".png", ".svg", ".pdf")):
+        raise click.BadParameter(f"{value!r} must end in .png, .svg or .pdf")
+    return value
 
 
 def parameters(_context: click.Context, _parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, Any]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from opt.cli.console import Console, load_instance, out_option, parameters, read_file, verb
+from opt.cli.console import Console, load_instance, number, out_option, parameters, read_file, verb
 
 if TYPE_CHECKING:
     from opt.core.instance import Instance
 
 __all__ = ["describe", "generate", "import_trace", "mix_files"]
 
-MEMORY = click.option("--memory", type=int, metavar="M", help="KV budget in tokens.")
+MEMORY = click.option("--memory", type=click.IntRange(1), metavar="M", help="KV budget in tokens.")
 OVERSIZED = click.option(
     "--oversized", type=click.Choice(["error", "drop"]), default="error", show_default=True, help="A request that cannot fit."
 )
@@ -38,9 +39,9 @@ def _deliver(console: Console, instance: Instance, out: str | None) -> None:
 
 @click.command()
 @click.argument("family")
-@click.option("--n", type=int, help="Number of requests; the family's own by default.")
+@click.option("--n", type=click.IntRange(0), help="Number of requests; the family's own by default.")
 @MEMORY
-@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bytes.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Same seed, same bytes.")
 @out_option("the instance")
 @verb
 def generate(console: Console, family: str, n: int | None, memory: int | None, seed: int, out: str | None) -> None:
@@ -67,9 +68,11 @@ def generate(console: Console, family: str, n: int | None, memory: int | None, s
 @click.command("import")
 @click.argument("trace")
 @click.option("--format", "form", required=True, help="The trace's format (see `kvopt list readers`).")
-@click.option("--memory", type=int, required=True, metavar="M", help="KV budget in tokens.")
-@click.option("--limit", type=int, metavar="N", help="Keep the first N requests in time order.")
-@click.option("--rate-scale", default="1", show_default=True, metavar="X", help="Replay at X times the request rate.")
+@click.option("--memory", type=click.IntRange(1), required=True, metavar="M", help="KV budget in tokens.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Keep the first N requests in time order.")
+@click.option(
+    "--rate-scale", default="1", show_default=True, callback=number, metavar="X", help="Replay at X times the request rate."
+)
 @click.option(
     "--on-bad-row", type=click.Choice(["error", "skip"]), default="error", show_default=True, help="A row that is wrong."
 )
@@ -104,9 +107,9 @@ def import_trace(console: Console, trace: str, form: str, out: str | None, optio
 @click.command("mix")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--share", required=True, metavar="A,B,..", help="One weight for each file.")
-@click.option("--n", type=int, required=True, help="Number of requests to draw.")
+@click.option("--n", type=click.IntRange(0), required=True, help="Number of requests to draw.")
 @MEMORY
-@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bytes.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Same seed, same bytes.")
 @OVERSIZED
 @BACKLOG
 @out_option("the instance")
@@ -150,7 +153,10 @@ def describe(console: Console, file: str) -> None:
         if facts[key]:
             console.facts({f"{key}: {name}": cell for name, cell in facts[key].items() if not isinstance(cell, dict)})
     console.facts({"oversized": _oversized(facts["oversized"]), "optional fields": ", ".join(facts["fields"]) or "none"})
-    console.facts({f"origin: {key}": cell for key, cell in facts["origin"].items()} or {"origin": "not recorded"})
+    origin = {
+        f"origin: {key}": cell if isinstance(cell, str | int) else json.dumps(cell) for key, cell in facts["origin"].items()
+    }
+    console.facts(origin or {"origin": "not recorded"})
 
 
 def _oversized(report: dict[str, Any]) -> str:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 import click
 
-from opt.cli.console import Console, verb
+from opt.cli.console import Console, picture, verb
 
 __all__ = ["list_names", "plot_plan"]
 
 
 @click.command("plot")
 @click.argument("plan")
-@click.option("-o", "--output", "out", required=True, metavar="FILE", help="The picture: .png, .svg or .pdf.")
+@click.option("-o", "--output", "out", required=True, metavar="FILE", callback=picture, help="The picture: .png, .svg or .pdf.")
 @verb
 def plot_plan(console: Console, plan: str, out: str) -> None:
     """Draw the schedule of a PLAN.
@@ -56,7 +57,13 @@ def _families() -> dict[str, str]:
 def _readers() -> dict[str, str]:
     from opt.core.traces import READERS
 
-    return {name: _first_line(reader) for name, reader in READERS.items()}
+    return {name: _first_line(reader) + _reader_options(reader) for name, reader in READERS.items()}
+
+
+def _reader_options(reader: Callable[..., object]) -> str:
+    """Return the names that `kvopt import --option NAME=VALUE` takes for a format."""
+    names = list(inspect.signature(reader).parameters)[2:]  # after the file and the sieve
+    return f" Options: {', '.join(names)}." if names else ""
 
 
 def _suites() -> dict[str, str]:

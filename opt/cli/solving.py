@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from opt.cli.console import Console, load_instance, named, out_option, parameters, round_option, verb
+from opt.cli.console import Console, load_instance, named, names_of, out_option, parameters, round_option, verb
+from opt.cli.console import picture as picture_name
 
 if TYPE_CHECKING:
     from opt.core.instance import Instance
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bound", "compare_files", "solve", "verify"]
 
-SEED = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Same seed, same answer.")
+SEED = click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Same seed, same answer.")
 KV = click.option(
     "--kv",
     type=click.Choice(["separate", "shared"]),
@@ -38,7 +39,7 @@ BOUND = click.option("--bound", "bound_name", default="best", show_default=True,
 @KV
 @round_option
 @out_option("the plan")
-@click.option("--plot", "picture", metavar="PNG", help="Draw the schedule (.png, .svg or .pdf).")
+@click.option("--plot", "picture", metavar="PNG", callback=picture_name, help="Draw the schedule (.png, .svg or .pdf).")
 @verb
 def solve(
     console: Console,
@@ -62,8 +63,13 @@ def solve(
     kvopt solve trace.json --round-s 0.05 --solver sof --param ageing=3 -o plan.json --plot plan.png
     """
     from opt.core.files import write
+    from opt.solvers.door import check_params
     from opt.solvers.door import solve as run
 
+    try:
+        check_params(solver, params)
+    except ValueError as error:
+        raise click.UsageError(f"--param: {error}") from None
     instance = load_instance(file, round_s=round_s)
     result = run(instance, solver, bound=bound_name, time_limit=time_limit, seed=seed, kv=kv, **params)
     if out is not None and result.schedule is not None:
@@ -80,18 +86,20 @@ def solve(
     return 130 if result.stop_reason == "interrupted" else 0
 
 
-def _report(console: Console, instance: Instance, result: Result) -> None:
-    """Print a result: the contract's keys as JSON, the same figures in words otherwise."""
+def _report(console: Console, instance: Instance, result: Result, unknown: tuple[str, ...] = ()) -> None:
+    """Print a result: the contract's keys as JSON, the same figures in words otherwise; a plan file leaves some unknown."""
     from opt.core.fairness import fairness
 
     value = _solution(instance, result)
     if result.schedule is not None:
         value |= fairness(result.schedule)
+    value |= dict.fromkeys(unknown)
     if console.as_json:
         console.document({**value, "stats": dict(result.stats)})
         return
     shown = ("solver", "status", "proof", "stop_reason", "total_latency", "mean_latency", "lower_bound", "bound_method")
-    facts = {key: value[key] for key in (*shown, "gap", "ratio", "makespan", "max_wait", "jain_slowdown", "verified", "seconds")}
+    more = ("gap", "ratio", "makespan", "max_wait", "jain_slowdown", "verified", "seconds")
+    facts = {key: value[key] for key in (*shown, *more) if key not in unknown}
     head = value["instance"]
     winner = f" ({result.stats['winner']})" if "winner" in result.stats else ""
     facts["solver"] = f"{result.solver}{winner}"
@@ -180,7 +188,7 @@ def verify(console: Console, plan: str) -> int:
         Console.say_error(f"{plan}: not valid: {error}")
         return 1
     assert result.schedule is not None
-    _report(console, result.schedule.instance, result)
+    _report(console, result.schedule.instance, result, unknown=("seed", "seconds", "stop_reason"))
     return 0
 
 
@@ -193,7 +201,7 @@ def verify(console: Console, plan: str) -> int:
 @KV
 @round_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of a table.")
-@click.option("--plot", "picture", metavar="PNG", help="Draw the ratios (.png, .svg or .pdf).")
+@click.option("--plot", "picture", metavar="PNG", callback=picture_name, help="Draw the ratios (.png, .svg or .pdf).")
 @verb
 def compare_files(
     console: Console,
@@ -206,7 +214,7 @@ def compare_files(
     round_s: str | None,
     as_csv: bool,
     picture: str | None,
-) -> None:
+) -> int:
     """Set solvers side by side against a bound.
 
     Every row is certified.
@@ -218,7 +226,9 @@ def compare_files(
     from opt.comparison import compare
 
     loaded = [load_instance(file, round_s=round_s) for file in files]
-    names = None if solvers is None else solvers.split(",")
+    if as_csv and console.as_json:
+        raise click.UsageError("give --csv or --json, not both")
+    names = None if solvers is None else names_of(solvers)
     settings: dict[str, Any] = {"bound": bound_name, "time_limit": time_limit, "seed": seed, "kv": kv}
     table = compare(loaded, solvers=names, progress=console.progress(), **settings)
     console.end_progress()
@@ -227,11 +237,14 @@ def compare_files(
 
         plot.save(plot.ratios(table), picture)
     if console.as_json:
-        console.document({"rows": list(table)})
+        console.document({"rows": list(table), "interrupted": table.interrupted})
     elif as_csv:
         click.echo(table.to_csv(), nl=False)
     else:
         _print_comparison(console, list(table))
+    if table.interrupted:
+        Console.say_error(f"interrupted; the {len(table)} rows that were done are above")
+    return 130 if table.interrupted else 0
 
 
 def _print_comparison(console: Console, rows: list[dict[str, Any]]) -> None:

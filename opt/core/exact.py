@@ -51,7 +51,7 @@ def rational(name: str, value: object) -> Fraction:
     """
     match = RATIONAL.fullmatch(str(value).strip())
     if match is None or isinstance(value, bool):
-        raise InstanceError(f"{name} = {value!r}: must be a number such as 0.05 or 1/3")
+        raise InstanceError(f"{name} = {value!r}: must be a number such as 0.05 or 1/3, of sane size")
     return Fraction(match.group())
 
 

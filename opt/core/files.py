@@ -222,6 +222,9 @@ def _find_fault(value: Any, path: str) -> tuple[str, _Fault]:
 def _convert(place: str, data: Any, kind: Any) -> Any:
     if not isinstance(data, dict) or "format" not in data:
         raise InstanceError(f'{place}: not a kvopt file: a JSON object with "format": "{INSTANCE_FORMAT}" or "{PLAN_FORMAT}"')
+    wanted, other = (INSTANCE_FORMAT, PLAN_FORMAT) if kind is _InstanceFile else (PLAN_FORMAT, INSTANCE_FORMAT)
+    if data["format"] == other:
+        raise InstanceError(f"{place}: this is a {other} file, and {wanted} is needed")
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
@@ -396,7 +399,10 @@ def _plan_json(plan: Plan, path: Path, instance_path: str | Path | None) -> dict
 
 
 def write_bytes(data: bytes, path: str | Path) -> None:
-    """Write bytes to a path, packed when it ends in .gz (always the same bytes), or to standard output for `-`."""
+    """Write bytes to a path, packed when it ends in .gz (always the same bytes), or to standard output for `-`.
+
+    A file is replaced only once the new one is complete. A link is followed, and a device or pipe is written to.
+    """
     if str(path) == STDIN:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
@@ -404,6 +410,10 @@ def write_bytes(data: bytes, path: str | Path) -> None:
     path = Path(path)
     packed = gzip.compress(data, mtime=0) if path.suffix == ".gz" else data
     try:
+        path = path.resolve()
+        if path.exists() and not path.is_file():
+            path.write_bytes(packed)
+            return
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:

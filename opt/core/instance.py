@@ -341,8 +341,8 @@ def _check_peaks(instance: Instance) -> None:
         at = int(too_big[0])
         raise InstanceError(
             f"{_named(instance, at)}: peak {instance.peak[at]} (prompt {instance.prompt[at]} + output "
-            f"{instance.output[at]}) exceeds the memory of {instance.memory} tokens ({too_big.size} such requests); "
-            "raise the memory, or drop them (oversized='drop', --oversized drop)"
+            f"{instance.output[at]}) exceeds the memory of {instance.memory} tokens (so do {too_big.size - 1} others); "
+            "raise the memory, or leave such requests out (--oversized drop of import and mix, oversized='drop' in Python)"
         )
 
 

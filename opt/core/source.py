@@ -78,7 +78,7 @@ def open_source(source: TraceSource) -> Source:
         try:
             return Source(str(source), path.name, _unpacked(str(source), path.read_bytes()), path)
         except OSError as error:
-            raise InstanceError(f"{source}: cannot be read ({error.strerror or error})") from None
+            raise InstanceError(f"{source or '(empty name)'}: cannot be read ({error.strerror or error})") from None
     name = getattr(source, "name", None)
     place = name if isinstance(name, str) else "<stream>"
     data = source.read()

@@ -262,4 +262,4 @@ def _utilisation(rounds: IntArray, tokens: IntArray, budget: int) -> float:
     after, last = tokens[::2], tokens[1::2]
     step = (last - after) / length
     held = (after + step + last) / 2 * length
-    return float(held.sum() / (rounds[-1] * budget))
+    return float(held.sum() / (float(rounds[-1]) * budget))

@@ -20,7 +20,7 @@ from opt.core.model import Bound, KvMode, Proposal, Result
 from opt.solvers.bounds import BOUNDS, trivial
 from opt.solvers.registry import SOLVERS, Solver
 
-__all__ = ["lower_bound", "solve"]
+__all__ = ["check_params", "lower_bound", "solve"]
 
 
 def solve(
@@ -53,7 +53,7 @@ def solve(
     (25, 19)
     """
     run = _chosen("solver", solver, SOLVERS)
-    _check_params(solver, run, params)
+    check_params(solver, params)
     if not (isinstance(time_limit, int | float) and 0 < time_limit < math.inf):
         raise ValueError(f"time_limit = {time_limit!r}: must be a number of seconds above 0")
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
@@ -105,7 +105,9 @@ def _close(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
-def _check_params(name: str, run: Solver, params: Mapping[str, Any]) -> None:
+def check_params(name: str, params: Mapping[str, Any]) -> None:
+    """Raise ValueError if a solver does not take one of the parameters."""
+    run: Solver = _chosen("solver", name, SOLVERS)
     known = set(inspect.signature(run).parameters) - {"instance", "seed", "time_limit"}
     unknown = sorted(set(params) - known)
     if unknown:

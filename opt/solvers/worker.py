@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib
 import math
 import os
 import pickle
@@ -52,7 +51,7 @@ class Outcome:
     error: str = ""
 
 
-class _Refused(Exception):
+class _RefusalError(Exception):
     """A ValueError of the task: bad arguments, not a death."""
 
 
@@ -82,12 +81,16 @@ def run_apart(
         outcome = worker.run(task, arguments, deadline, heard or (lambda _message: None))
     except KeyboardInterrupt:
         return Outcome("interrupted")
-    except _Refused as refusal:
+    except _RefusalError as refusal:
         raise ValueError(str(refusal)) from None
     finally:
         if worker is not None:
             worker.dismiss()
     return outcome
+
+
+class _GoneError(Exception):
+    """The other end of the pipe is closed."""
 
 
 class _Worker:
@@ -97,7 +100,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self.owner, self.ready, self.free = os.getpid(), False, False
-        self.output: IO[bytes] = tempfile.TemporaryFile()
+        self.output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
         self.pipe, theirs = Pipe()
         code = BOOT.format(path=sys.path, handle=theirs.fileno(), parent=self.owner)
         with theirs:
@@ -128,21 +131,37 @@ class _Worker:
             if not self.ready:
                 if not self.listen(deadline):
                     return Outcome("time_limit")
-                self.pipe.recv()
+                self.receive()
                 self.ready = True
-            self.pipe.send((sys.path, task, arguments))
+            self.give(task, arguments)
             while self.listen(deadline):
-                kind, what = self.pipe.recv()
+                kind, what = self.receive()
                 if kind == "said":
                     heard(what)
                     continue
                 self.free = True
                 if kind == "refused":
-                    raise _Refused(what)
+                    raise _RefusalError(what)
                 return Outcome("done", what) if kind == "done" else Outcome("died", error=what)
-        except (EOFError, OSError):
+        except _GoneError:
             return Outcome("died", error=self.epitaph())
         return Outcome("time_limit")
+
+    def give(self, task: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        """Send a task; our import path goes first, since the task may lie anywhere on it."""
+        packed = pickle.dumps((task, arguments))
+        try:
+            self.pipe.send((sys.path, packed))
+        except OSError:
+            raise _GoneError from None
+
+    def receive(self) -> tuple[str, Any]:
+        """Return the next message: a kind and what it says."""
+        try:
+            kind, what = self.pipe.recv()
+        except (EOFError, OSError):
+            raise _GoneError from None
+        return kind, what
 
     def listen(self, deadline: float) -> bool:
         """Wait for a message; False when the deadline came first."""
@@ -196,24 +215,22 @@ def serve(handle: int, parent: int) -> None:
     pipe.send(("ready", None))
     while True:
         try:
-            packed = pipe.recv_bytes()
+            path, packed = pipe.recv()
         except (EOFError, OSError):
             return
-        pipe.send(_answer(packed, lambda message: pipe.send(("said", message))))
+        sys.path[:] = path
+        pipe.send_bytes(_answer(packed, lambda message: pipe.send(("said", message))))
 
 
-def _answer(packed: bytes, tell: Callable[[Any], None]) -> tuple[str, Any]:
+def _answer(packed: bytes, tell: Callable[[Any], None]) -> bytes:
+    """Return the packed end of a task: what it returned, or why it did not."""
     try:
-        path, *call = pickle.loads(packed) if False else _unpacked(packed)
-        del path
-        task, arguments = call
-        result = task(tell, *arguments)
-        pickle.dumps(result)
+        task, arguments = pickle.loads(packed)
+        return pickle.dumps(("done", task(tell, *arguments)))
     except ValueError as error:
-        return "refused", str(error)
+        return pickle.dumps(("refused", str(error)))
     except BaseException as error:
-        return "died", f"{type(error).__name__}: {error}".rstrip(": ")
-    return "done", result
+        return pickle.dumps(("died", f"{type(error).__name__}: {error}".rstrip(": ")))
 
 
 def _leave_with(parent: int) -> None:

@@ -10,6 +10,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from opt.core.errors import InstanceError
+from opt.core.exact import rational
 from opt.core.traces.table import BadRow, Request, shown
 
 __all__ = ["Clock", "calendar_moment", "exact_rate", "moment"]
@@ -19,6 +20,7 @@ CALENDAR = re.compile(
     r"(\d{4}-\d\d-\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:Z|([+-])(\d\d):?(\d\d))?",
     re.ASCII,
 )
+MIN_RATE, MAX_RATE = Fraction(1, 10**12), Fraction(10**12)
 MAX_DIGITS = 40  # more than any clock has; keeps the common scale of a file small
 CALENDAR_DECIMALS = 9
 DAY_S, HOUR_S, MINUTE_S = 86_400, 3_600, 60
@@ -89,13 +91,10 @@ def exact_rate(rate_scale: str | float) -> Fraction:
     Raises:
         InstanceError: not a number from 1e-12 to 1e12.
     """
-    try:
-        # The float decides the range first: a Fraction of "1e999999999" would fill the memory.
-        if isinstance(rate_scale, bool) or not 1e-12 <= float(rate_scale) <= 1e12:
-            raise ValueError
-        return Fraction(str(rate_scale))
-    except ValueError:
-        raise InstanceError(f"rate_scale = {rate_scale!r}: must be a number from 1e-12 to 1e12") from None
+    rate = rational("rate_scale", rate_scale)
+    if not MIN_RATE <= rate <= MAX_RATE:
+        raise InstanceError(f"rate_scale = {rate_scale!r}: must be a number from 1e-12 to 1e12")
+    return rate
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Exact solvers: a layered search where few requests run together, time-indexed models where many do."""
