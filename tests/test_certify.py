@@ -187,7 +187,7 @@ def test_an_honest_bound_whose_tails_are_exact_is_believed():
 def test_a_bound_raised_by_one_is_refused(name):
     bound = BOUNDS[name](four())
     false = Bound(bound.value + 1, bound.method, bound.kv, bound.certificate)
-    with pytest.raises(CertificateError, match=rf"{bound.method} bound claims .*, its formula gives"):
+    with pytest.raises(CertificateError, match=rf"{bound.method} bound claims .*, its certificate proves"):
         check_bound(four(), false)
 
 
@@ -201,7 +201,7 @@ def closed(formula, value, kv="separate", **more):
         (Bound(Fraction(1), "mine"), "separate", r"mine bound carries no certificate that can be checked \(kind None\)"),
         (Bound(Fraction(1), "lp", "separate", {"kind": "word of honour"}), "separate", "kind 'word of honour'"),
         (closed("magic", Fraction(1)), "separate", "unknown closed form 'magic'; known: .*trivial.*"),
-        (closed("volume", Fraction(1), "shared"), "separate", "closed form volume does not hold with shared prefixes"),
+        (closed("volume", Fraction(1), "shared"), "separate", "certificate of the volume bound does not hold with shared prefixes"),
         (closed("volume", Fraction(1)), "shared", "volume bound is proved for separate KV caches"),
         (closed("trivial", float("nan")), "separate", "nan"),
         (closed("trivial", float("-inf")), "separate", "inf"),

@@ -192,9 +192,6 @@ def test_wrong_usage_is_exit_2(capsys, arguments, message):
 def test_what_is_not_there_is_exit_3(capsys, tmp_path):
     assert "cannot be read" in refused(capsys, "solve", str(tmp_path / "none.json"))
     assert "there is no bundled instance" in refused(capsys, "solve", "@none")
-    assert (
-        "unknown" in refused(capsys, "compare", "@demo", "--solvers", "fcfs", "--plot", str(tmp_path / "a.xyz")).lower() or True
-    )
 
 
 def test_describe_lists_what_does_not_fit(capsys, tmp_path):

@@ -17,6 +17,7 @@ from opt.core.columns import IntArray, frozen
 from opt.core.errors import CertificateError
 from opt.core.instance import MAX_ARRIVAL, Instance
 from opt.core.model import Bound, KvMode, Proposal, Result, Schedule
+from opt.core.priced import priced_value, prices_of
 
 __all__ = ["certify", "check_bound", "check_mode", "check_schedule", "memory_at_completions"]
 
@@ -174,17 +175,24 @@ def check_bound(instance: Instance, bound: Bound, *, kv: KvMode = "separate") ->
         raise CertificateError(f"the {bound.method} bound is {bound.value!r}: a bound is a fraction, never a float")
     if kv == "shared" and bound.kv != "shared":
         raise CertificateError(f"the {bound.method} bound is proved for separate KV caches; it says nothing with shared prefixes")
+    proved_kv, proved = _proved(instance, bound)
+    if bound.kv == "shared" and proved_kv != "shared":
+        raise CertificateError(f"the certificate of the {bound.method} bound does not hold with shared prefixes")
+    if bound.value > proved:
+        raise CertificateError(f"the {bound.method} bound claims {bound.value}, its certificate proves {proved}")
+
+
+def _proved(instance: Instance, bound: Bound) -> tuple[KvMode, Fraction]:
+    """Return what the bound's certificate proves, and for which memory mode."""
     kind = bound.certificate.get("kind")
+    if kind == "prices":
+        return "separate", priced_value(instance, prices_of(bound.certificate))
     if kind != "closed-form":
         raise CertificateError(f"the {bound.method} bound carries no certificate that can be checked (kind {kind!r})")
     formula = CLOSED_FORMS.get(str(bound.certificate.get("formula")))
     if formula is None:
         raise CertificateError(f"unknown closed form {bound.certificate.get('formula')!r}; known: {sorted(CLOSED_FORMS)}")
-    proved_kv, proved = formula(instance)
-    if bound.kv == "shared" and proved_kv != "shared":
-        raise CertificateError(f"the closed form {bound.certificate['formula']} does not hold with shared prefixes")
-    if bound.value > proved:
-        raise CertificateError(f"the {bound.method} bound claims {bound.value}, its formula gives {proved}")
+    return formula(instance)
 
 
 def _trivial(instance: Instance) -> tuple[KvMode, Fraction]:

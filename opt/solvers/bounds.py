@@ -1,10 +1,11 @@
-"""Lower bounds on the total latency in closed form, each with the certificate that `certify` recomputes.
+"""Lower bounds on the total latency, each with the certificate that `certify` checks.
 
 * `trivial`: the sum of outputs. Holds with arrivals and with shared prefixes.
 * `volume` (Kong, Qi, Ye, Zhou, arXiv 2606.22327): with volumes ascending, `M * TEL >= sum over k of the k least`.
 * `mean-busy-time` (ours): the memory-weighted mean time of each request, minimised over all schedules that never
   exceed M, plus the exact distance from there to its completion. Always at least the volume bound.
-* `best`: the largest of those that apply.
+* `prices`: a price for every round, see `opt.solvers.prices`; seconds of work, and sharper on backlogs.
+* `best`: the largest of the closed forms that apply.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def tails(instance: Instance) -> IntArray:
 
 
 def best_bound(instance: Instance) -> Bound:
-    """Return the largest bound that applies to the instance."""
+    """Return the largest closed form that applies to the instance; it takes no time to speak of."""
     return max((trivial(instance), mean_busy_time(instance)), key=lambda bound: bound.value)
 
 
@@ -119,9 +120,17 @@ def _preemptive_means(instance: Instance) -> Fraction:
     return Fraction(total, 1 << BITS)
 
 
+def _prices(instance: Instance) -> Bound:
+    """Return a price bound: close to the time-indexed linear program, above every closed form on deep backlogs."""
+    from opt.solvers.prices import prices
+
+    return prices(instance)
+
+
 BOUNDS: dict[str, Callable[[Instance], Bound]] = {
     "trivial": trivial,
     "volume": volume,
     "mean-busy-time": mean_busy_time,
+    "prices": _prices,
     "best": best_bound,
 }

@@ -118,7 +118,7 @@ class _Dual:
 
         begins = np.concatenate([[0], ends[:-1]])
         starts = np.unique(np.concatenate([[0], ends[:: max(1, len(ends) // STARTS)]]))
-        unit = np.maximum(level, level.max() * 1e-3)
+        unit = np.maximum(level, max(level.max(), 1.0 / self.memory) * 1e-3)
         tau, size = temperature * float(ends.mean()), int(ends[-1]) + self.longest + 2
 
         def negative(z: FloatArray) -> tuple[float, FloatArray]:
