@@ -4,7 +4,7 @@ For any non-negative prices the Lagrangian of the memory constraints is a lower 
 the time-indexed linear program. The dual is concave but has kinks wherever a request has several cheapest starts, and
 at good prices nearly every request has. So each minimum over starts is replaced by a soft minimum of temperature tau,
 the smooth dual is climbed with L-BFGS-B, and tau is lowered step by step. Prices start at (requests unfinished in
-smallest-volume order)/memory, which is already close on deep backlogs.
+smallest-volume order)/memory, which already prove the mean-busy-time bound on deep backlogs.
 
 Floating point only finds the prices. They are rounded to fractions, and `opt.core.priced` computes what they prove.
 """
@@ -21,15 +21,14 @@ from opt.core.instance import Instance
 from opt.core.model import Bound
 from opt.core.priced import Prices, priced_value
 from opt.solvers.jit import compiled
-from opt.solvers.ledger import pack_strict
 
 __all__ = ["price_bound", "prices"]
 
-STAGES = ((700, 1e-2), (700, 1e-3), (700, 1e-4), (700, 1e-5), (1400, 1e-4), (1400, 1e-5), (2800, 1e-4), (2800, 1e-5))
+STAGES = ((700, 1e-3), (700, 1e-4), (1400, 1e-4), (1400, 1e-5), (2000, 1e-4), (2000, 1e-5))
 # pairs of (intervals of constant price, temperature in units of the mean round); finer ones start from coarser ones
 COARSE_FROM = 20_000  # requests; beyond, only the stages of COARSE_STAGES
-COARSE_STAGES = ((300, 1e-3), (300, 1e-4), (300, 1e-5))
-STARTS = 700  # candidate starts looked at while climbing; the certified value looks at all
+COARSE_STAGES = ((1500, 1e-4),)
+STARTS = 2500  # candidate starts looked at while climbing, one at each interval's end; the certified value looks at all
 CLASSES = 2500  # requests beyond this number climb as classes of similar size
 STEPS = 100  # L-BFGS steps in a stage
 SCALE_BITS = 40  # prices are rounded to multiples of 2**-40, less where 64 bits would not do
@@ -43,12 +42,10 @@ def prices(instance: Instance, *, time_limit: float = 30.0) -> Bound:
     if not instance.n:
         return price_bound(instance, np.zeros(0, np.int64), np.zeros(0))
     deadline = time.monotonic() + time_limit
-    volume_first = np.argsort(instance.volume, kind="stable")
-    start = pack_strict(volume_first, instance.prompt, instance.output, instance.arrival, instance.memory)
-    finish = start + instance.output
+    finish = _fluid_finish(instance)
     stages = STAGES if instance.n < COARSE_FROM else COARSE_STAGES
     ends = _grid(finish, stages[0][0])
-    level = _waiting(instance, finish, ends) / instance.memory
+    level = _waiting(finish, ends) / instance.memory
     best = price_bound(instance, ends, level)
     dual = _Dual(instance)
     for intervals, temperature in stages:
@@ -74,20 +71,41 @@ def price_bound(instance: Instance, ends: IntArray, level: FloatArray) -> Bound:
     return Bound(value, "prices", "separate", certificate)
 
 
-def _grid(finish: IntArray, intervals: int) -> IntArray:
+def _fluid_finish(instance: Instance) -> FloatArray:
+    """Return, ascending, when a fluid machine that spends all memory on the smallest volume would be done with each.
+
+    Requests that arrive are served as if in order of volume from their arrival on: a start, no more.
+    """
+    order = np.argsort(instance.volume, kind="stable")
+    finish = np.cumsum(instance.volume[order].astype(np.float64)) / instance.memory
+    return np.sort(np.maximum(finish, instance.arrival[order] + instance.output[order]))
+
+
+def _grid(finish: FloatArray, intervals: int) -> IntArray:
     """Return interval ends: half of them at quantiles of the finishing rounds, half evenly spaced."""
-    horizon = int(finish.max())
-    even = np.linspace(0, horizon, intervals // 2 + 1)[1:]
-    return np.unique(np.ceil(np.concatenate([even, np.quantile(finish, np.linspace(0, 1, intervals // 2))])).astype(np.int64))
+    even = np.linspace(0, float(finish[-1]), intervals // 2 + 1)[1:]
+    chosen = np.concatenate([even, np.quantile(finish, np.linspace(0, 1, intervals // 2))])
+    return np.unique(np.maximum(np.ceil(chosen), 1).astype(np.int64))
 
 
-def _waiting(instance: Instance, finish: IntArray, ends: IntArray) -> FloatArray:
-    """Return the mean number of requests that have arrived and are unfinished in each interval."""
+def _waiting(finish: FloatArray, ends: IntArray) -> FloatArray:
+    """Return the mean number of unfinished requests in each interval, each request fading out while it is served.
+
+    These numbers over the memory are the prices of the mean-busy-time relaxation. They fall convexly, so by Jensen's
+    inequality what they prove (on a grid fine enough) is at least the mean-busy-time bound.
+    """
+    times = np.concatenate([[0.0], finish])
+    left = np.arange(len(finish), -1, -1, dtype=np.float64)
+    area = np.concatenate([[0.0], np.cumsum((left[1:] + left[:-1]) / 2 * np.diff(times))])
+
+    def until(t: FloatArray) -> FloatArray:
+        j = np.minimum(np.searchsorted(times, t, side="right"), len(times) - 1)
+        rest = np.maximum(times[j] - t, 0.0)
+        share = rest / np.maximum(times[j] - times[j - 1], 1e-300)
+        return area[j] - rest * (left[j] + share / 2)
+
     begins = np.concatenate([[0], ends[:-1]])
-    middle = (begins + ends) / 2
-    there = np.searchsorted(np.sort(instance.arrival), middle, side="right")
-    gone = np.searchsorted(np.sort(finish), middle, side="left")
-    return (there - gone).astype(np.float64)
+    return (until(ends.astype(np.float64)) - until(begins.astype(np.float64))) / (ends - begins)
 
 
 def _classes(instance: Instance) -> tuple[IntArray, FloatArray]:
