@@ -68,7 +68,7 @@ class Bound:
         method: its name in `BOUNDS`.
         kv: "separate" holds when every request keeps its own tokens; "shared" also when common prefixes count once.
         certificate: what `certify` needs to re-establish `value`; `kind` is "closed-form" (recomputed), "prices" (a
-            non-negative rational per round) or "tree" (a partition of start windows, a priced leaf each).
+            non-negative rational per round) or "ramps" (a rational per request, see `opt.core.ramps`).
     """
 
     value: Fraction

@@ -102,10 +102,12 @@ def _waiting(finish: FloatArray, ends: IntArray) -> FloatArray:
         j = np.minimum(np.searchsorted(times, t, side="right"), len(times) - 1)
         rest = np.maximum(times[j] - t, 0.0)
         share = rest / np.maximum(times[j] - times[j - 1], 1e-300)
-        return area[j] - rest * (left[j] + share / 2)
+        found: FloatArray = area[j] - rest * (left[j] + share / 2)
+        return found
 
     begins = np.concatenate([[0], ends[:-1]])
-    return (until(ends.astype(np.float64)) - until(begins.astype(np.float64))) / (ends - begins)
+    mean: FloatArray = (until(ends.astype(np.float64)) - until(begins.astype(np.float64))) / (ends - begins)
+    return mean
 
 
 def _classes(instance: Instance) -> tuple[IntArray, FloatArray]:
