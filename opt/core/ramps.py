@@ -103,7 +103,8 @@ def _pair_fits(running: _Running, memory: int) -> npt.NDArray[np.bool_]:
     """Two of them hold most together in the last round of the one that ends first."""
     until = np.minimum(running.left[:, None], running.left[None, :])
     together = running.held[:, None] + running.held[None, :] + 2 * until
-    return (together <= memory) & (running.owner[:, None] != running.owner[None, :])
+    fits: npt.NDArray[np.bool_] = (together <= memory) & (running.owner[:, None] != running.owner[None, :])
+    return fits
 
 
 def _joins(running: _Running, feasible: npt.NDArray[np.bool_], instance: Instance, k: int) -> npt.NDArray[np.bool_]:
@@ -114,7 +115,7 @@ def _joins(running: _Running, feasible: npt.NDArray[np.bool_], instance: Instanc
     def tokens(held_at: Any, left_at: Any, t: Any) -> Any:
         return np.where(left_at >= t, held_at + t, 0)
 
-    fits = feasible & (running.owner != k)[:, None] & (running.owner != k)[None, :]
+    fits: npt.NDArray[np.bool_] = feasible & (running.owner != k)[:, None] & (running.owner != k)[None, :]
     a, b = (held[:, None], left[:, None]), (held[None, :], left[None, :])
     for t in (a[1], b[1], o):
         fits = fits & (tokens(*a, t) + tokens(*b, t) + tokens(s, o, t) <= instance.memory)

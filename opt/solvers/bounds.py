@@ -5,7 +5,8 @@
 * `mean-busy-time` (ours): the memory-weighted mean time of each request, minimised over all schedules that never
   exceed M, plus the exact distance from there to its completion. Always at least the volume bound.
 * `prices`: a price for every round, see `opt.solvers.prices`; seconds of work, and sharper on backlogs.
-* `best`: the largest of the closed forms that apply.
+* `ramps`: memory ramps kept whole, see `opt.solvers.ramps`; for small instances where few requests fit together.
+* `best`: the largest of the closed forms, and of `ramps` where it is quick.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from opt.core.model import Bound, KvMode
 
 __all__ = ["BOUNDS", "best_bound", "mean_busy_time", "tails", "trivial", "volume"]
 
+FEW = 4.0  # requests that fit together, below which whole ramps say more than a closed form
 BITS = 32  # quotients are rounded down to multiples of 2**-32, so a million terms stay fast and the bound stays true
 
 
@@ -82,8 +84,21 @@ def tails(instance: Instance) -> IntArray:
 
 
 def best_bound(instance: Instance) -> Bound:
-    """Return the largest closed form that applies to the instance; it takes no time to speak of."""
-    return max((trivial(instance), mean_busy_time(instance)), key=lambda bound: bound.value)
+    """Return the largest of the closed forms, and of `ramps` where it is quick and only a few requests fit together."""
+    found = [trivial(instance), mean_busy_time(instance)]
+    if instance.n and fit_together(instance) < FEW and quick_ramps(instance):
+        found.append(_ramps(instance))
+    return max(found, key=lambda bound: bound.value)
+
+
+def fit_together(instance: Instance) -> float:
+    """Return how many requests the memory holds at once on average: memory / (total volume / total output)."""
+    return instance.memory * float(instance.output.sum()) / max(1.0, float(instance.volume.sum()))
+
+
+def quick_ramps(instance: Instance) -> bool:
+    """Return whether the ramps bound takes no more than a second or two."""
+    return instance.offline and 2 <= instance.n <= 30 and instance.n * int(instance.output.sum()) <= 15_000
 
 
 def _closed_form(value: Fraction, formula: str, kv: KvMode = "separate") -> Bound:
@@ -127,10 +142,18 @@ def _prices(instance: Instance) -> Bound:
     return prices(instance)
 
 
+def _ramps(instance: Instance) -> Bound:
+    """Return a bound that keeps memory ramps whole: the sharpest on small instances where few requests fit together."""
+    from opt.solvers.ramps import ramps
+
+    return ramps(instance)
+
+
 BOUNDS: dict[str, Callable[[Instance], Bound]] = {
     "trivial": trivial,
     "volume": volume,
     "mean-busy-time": mean_busy_time,
     "prices": _prices,
+    "ramps": _ramps,
     "best": best_bound,
 }
