@@ -4,7 +4,7 @@
 >>> instance = opt.Instance(memory=17, prompt=[9, 2, 6, 2], output=[5, 5, 4, 3])
 >>> result = opt.solve(instance, "svf-pack")
 >>> result.total_latency, result.bound.ceil
-(25, 19)
+(25, 24)
 
 Importing this package loads no solver and no plotting; names are looked up on first use.
 """

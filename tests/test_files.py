@@ -309,7 +309,7 @@ def damaged(change):
         (lambda v: v["bound"].update(value="1e5000"), InstanceError, r"\$\.bound\.value = '1e5000': must be a fraction"),
         (lambda v: v["bound"].update(value=19), InstanceError, "Expected `str`, got `int`"),
         (lambda v: v["bound"].update(certificate={}), CertificateError, "no certificate that can be checked"),
-        (lambda v: v["bound"]["certificate"].update(formula="volume"), CertificateError, "bound claims .* its certificate proves"),
+        (lambda v: v["bound"]["certificate"].update(formula="volume"), CertificateError, "claims .* its certificate proves"),
         (lambda v: v["bound"]["certificate"].update(formula="magic"), CertificateError, "unknown closed form 'magic'"),
         (lambda v: v.update(kv="shared"), CertificateError, "proved for separate KV caches"),
         (lambda v: v["bound"].update(kv="shared"), CertificateError, "does not hold with shared prefixes"),

@@ -50,7 +50,7 @@ def solve(
 
     >>> result = solve(Instance(memory=17, prompt=[9, 2, 6, 2], output=[5, 5, 4, 3]), "svf-pack")
     >>> result.total_latency, result.bound.ceil
-    (25, 19)
+    (25, 24)
     """
     run = _chosen("solver", solver, SOLVERS)
     check_params(solver, params)

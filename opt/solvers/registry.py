@@ -7,6 +7,10 @@ from functools import partial
 from typing import TypeAlias
 
 from opt.core.model import Proposal
+from opt.solvers.exact.cpsat import cpsat
+from opt.solvers.exact.dp import dp
+from opt.solvers.exact.milp import milp
+from opt.solvers.exact.structure import exact
 from opt.solvers.one_bit import one_bit
 from opt.solvers.orders import KEYS, run_order
 from opt.solvers.portfolio import portfolio
@@ -25,6 +29,10 @@ SOLVERS: dict[str, Solver] = {
     "sorted-rate": sorted_rate,
     "staggered": staggered,
     "one-bit": one_bit,
+    "dp": dp,
+    "milp": milp,
+    "cpsat": cpsat,
+    "exact": exact,
     **{name: partial(run_order, name, "strict") for name in KEYS},
     **{f"{name}-skip": partial(run_order, name, "skip") for name in KEYS},
     **{f"{name}-pack": partial(run_order, name, "pack") for name in KEYS},

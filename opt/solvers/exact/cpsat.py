@@ -17,7 +17,7 @@ from opt.solvers.exact.timeindexed import SHIFT, Model, build, compact, first_wi
 
 __all__ = ["cpsat", "cpsat_task"]
 
-BYTES = 400  # of memory for each coefficient, in CP-SAT and in our arrays
+BYTES = 1000  # of memory for each coefficient, in CP-SAT and in our arrays (measured: 400 to 1000)
 LEAST_S = 0.02
 
 

@@ -58,8 +58,8 @@ def compact(instance: Instance) -> tuple[Instance, IntArray]:
     order = np.argsort(instance.arrival, kind="stable")
     output = instance.output.tolist()
     moved = np.zeros(instance.n, np.int64)
-    cut = int(instance.arrival.min(initial=0) if instance.n == 0 else instance.arrival[order[0]])
-    last, since = cut, 0
+    last = cut = int(instance.arrival[order[0]]) if instance.n else 0
+    since = 0  # outputs since the last quiet spell
     for i in order.tolist():
         arrival = int(instance.arrival[i])
         if arrival - last > since:

@@ -1,0 +1,95 @@
+"""Exact solving by structure: whole trajectories where few requests run together, time-indexed models where many do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from opt.core.columns import IntArray
+from opt.core.exact import exact_sum
+from opt.core.instance import Instance
+from opt.core.model import Proposal
+from opt.solvers.exact.apart import MEMORY_MB, Progress, Tell, positive, solve_apart
+from opt.solvers.exact.cpsat import cpsat_task
+from opt.solvers.exact.dp import dp_refusal, dp_task
+from opt.solvers.exact.milp import BYTES, milp_task
+from opt.solvers.exact.timeindexed import model_refusal
+
+__all__ = ["exact", "exact_task", "together"]
+
+FEW = Fraction(19, 5)  # that run together, below which trajectories beat time indexing (measured: n = 8 .. 25, M = 30 .. 50)
+CPSAT_UP_TO = 16  # requests; CP-SAT's learning pays on these, HiGHS's bounds on more
+EFFORT, GLANCE = 30.0, 3.0  # of CP-SAT before HiGHS takes over, in its own deterministic units (about a second each)
+
+
+def together(instance: Instance) -> Fraction:
+    """Return how many requests memory holds at once on average: memory / (total volume / total output).
+
+    >>> together(Instance(memory=17, prompt=[9, 2, 6, 2], output=[5, 5, 4, 3]))
+    Fraction(289, 131)
+    """
+    return Fraction(instance.memory * exact_sum(instance.output), max(1, exact_sum(instance.volume)))
+
+
+def exact(
+    instance: Instance,
+    *,
+    seed: int = 0,
+    time_limit: float | None = None,
+    threads: int = 1,
+    memory_mb: int = MEMORY_MB,
+    on_progress: Progress | None = None,
+) -> Proposal:
+    """Return the optimum by the method that suits the instance, or the best schedule found in time.
+
+    Args:
+        instance: requests; arrivals are allowed.
+        seed: same seed, same answer, as long as the time limit is not reached and `threads` is 1.
+        time_limit: seconds for the whole call; None runs to the end.
+        threads: for CP-SAT and HiGHS; the layered search runs on one core.
+        memory_mb: what tables, states and models may take.
+        on_progress: told the incumbent and the bound.
+
+    Requests that are all there at the start and of which fewer than 3.8 run together go to the layered search (`dp`).
+    The others get price-cut windows, then CP-SAT (briefly beyond 16 requests), then HiGHS. What is too large for all of
+    them gets the portfolio's answer, and `stats["refused"]` says why.
+    """
+    most = positive("memory_mb", memory_mb)
+
+    def refusal(known: Instance, start: IntArray | None) -> str | None:
+        return None if layered(known, start, most) else _model_refusal(known, start, most)
+
+    return solve_apart(
+        exact_task,
+        instance,
+        refusal,
+        seed=seed,
+        time_limit=time_limit,
+        on_progress=on_progress,
+        settings={"threads": positive("threads", threads), "plain": False, "memory_mb": most},
+    )
+
+
+def layered(instance: Instance, start: IntArray | None, memory_mb: int) -> bool:
+    """Return whether the layered search is the method to take: where it is better, or the only one that fits."""
+    if dp_refusal(instance, memory_mb) is not None:
+        return False
+    return together(instance) < FEW or _model_refusal(instance, start, memory_mb) is not None
+
+
+def _model_refusal(instance: Instance, start: IntArray | None, memory_mb: int) -> str | None:
+    return model_refusal(instance, start, plain=False, most=memory_mb * 10**6 // BYTES)
+
+
+def exact_task(tell: Tell, instance: Instance, start: IntArray, deadline: float, seed: int, settings: dict[str, Any]) -> Proposal:
+    """Search in this process by the method that suits."""
+    if layered(instance, start, settings["memory_mb"]):
+        found = dp_task(tell, instance, start, deadline, seed, settings)
+        return replace(found, stats={"method": "dp", **found.stats})
+    effort = EFFORT if instance.n <= CPSAT_UP_TO else GLANCE
+    found = cpsat_task(tell, instance, start, deadline, seed, {**settings, "effort": effort})
+    if found.exhausted or found.start is None or found.stop_reason == "time_limit":
+        return replace(found, stats={"method": "cpsat", **found.stats})
+    last = milp_task(tell, instance, found.start, deadline, seed, settings)
+    return replace(last, stats={"method": "milp", **found.stats, **last.stats})
