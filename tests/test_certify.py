@@ -171,7 +171,7 @@ def test_every_honest_bound_is_believed(name):
         instance = random_instance(rng, int(rng.integers(1, 9)), int(rng.integers(1, 20)), outputs=int(rng.integers(1, 4)))
         check_bound(instance, BOUNDS[name](instance))
     for instance, _ in tiny():
-        if name != "volume" or instance.offline:
+        if name not in ("volume", "ramps") or instance.offline:
             check_bound(instance, BOUNDS[name](instance))
 
 

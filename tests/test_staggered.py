@@ -301,7 +301,9 @@ def test_one_bit_never_peeks():
         first, second = (np.where(short, rng.integers(1, bar + 1, n), rng.integers(bar + 1, cap + 1, n)) for _ in range(2))
         runs = []
         for output in (first, second):
-            schedule = solve(Instance(memory, prompt, output, arrival=arrival), "one-bit", threshold=bar, cap=cap).schedule
+            schedule = solve(
+                Instance(memory, prompt, output, arrival=arrival), "one-bit", bound=None, threshold=bar, cap=cap
+            ).schedule
             runs.append((schedule.start, int(schedule.finish.min())))
         until = min(end for _, end in runs)
         early = [np.where(start < until, start, -1).tolist() for start, _ in runs]
