@@ -10,6 +10,8 @@ from opt.cli.console import Console, load_instance, named, names_of, out_option,
 from opt.cli.console import picture as picture_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from opt.core.instance import Instance
     from opt.core.model import Bound, Result
 
@@ -71,7 +73,9 @@ def solve(
     except ValueError as error:
         raise click.UsageError(f"--param: {error}") from None
     instance = load_instance(file, round_s=round_s)
-    result = run(instance, solver, bound=bound_name, time_limit=time_limit, seed=seed, kv=kv, **params)
+    told = _progress(console)
+    result = run(instance, solver, bound=bound_name, time_limit=time_limit, seed=seed, kv=kv, on_progress=told, **params)
+    console.end_progress()
     if out is not None and result.schedule is not None:
         referable = file != "-" and not file.startswith("@") and round_s is None
         write(result, out, instance_path=file if referable else None)
@@ -84,6 +88,19 @@ def solve(
     if result.schedule is None:
         return 4
     return 130 if result.stop_reason == "interrupted" else 0
+
+
+def _progress(console: Console) -> Callable[[int | None, int | None], None] | None:
+    """Return a callback that shows incumbent, bound and gap as they come, on a terminal."""
+    show = console.progress()
+    if show is None:
+        return None
+
+    def report(incumbent: int | None, bound: int | None) -> None:
+        gap = f", gap {1 - bound / incumbent:.2%}" if incumbent and bound is not None else ""
+        show(f"incumbent {incumbent or '-'}, bound {bound if bound is not None else '-'}{gap}")
+
+    return report
 
 
 def _report(console: Console, instance: Instance, result: Result, unknown: tuple[str, ...] = ()) -> None:

@@ -9,7 +9,7 @@ import difflib
 import inspect
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ def solve(
     time_limit: float = 10.0,
     seed: int = 0,
     kv: KvMode = "separate",
+    on_progress: Callable[[int | None, int | None], None] | None = None,
     **params: Any,
 ) -> Result:
     """Return a certified schedule and a certified lower bound.
@@ -42,6 +43,7 @@ def solve(
         time_limit: seconds for the solver, above 0.
         seed: same seed, same answer.
         kv: "shared" certifies memory with common prefixes counted once; only bounds that hold then are used.
+        on_progress: told (best total latency so far, bound proved so far), either of them None, by solvers that can.
         params: further arguments of the solver.
 
     Raises:
@@ -61,7 +63,8 @@ def solve(
     check_mode(kv)
     instance.arrival  # noqa: B018 - refuses arrivals in seconds before any work is done
     begun = time.perf_counter()
-    proposal = run(instance, seed=int(seed), time_limit=time_limit, **params)
+    told = {"on_progress": on_progress} if on_progress and "on_progress" in inspect.signature(run).parameters else {}
+    proposal = run(instance, seed=int(seed), time_limit=time_limit, **told, **params)
     seconds = time.perf_counter() - begun
     if kv == "shared":
         proposal = _for_shared(proposal)
@@ -108,7 +111,7 @@ def _close(name: str, names: Iterable[str]) -> str:
 def check_params(name: str, params: Mapping[str, Any]) -> None:
     """Raise ValueError if a solver does not take one of the parameters."""
     run: Solver = _chosen("solver", name, SOLVERS)
-    known = set(inspect.signature(run).parameters) - {"instance", "seed", "time_limit"}
+    known = set(inspect.signature(run).parameters) - {"instance", "seed", "time_limit", "on_progress"}
     unknown = sorted(set(params) - known)
     if unknown:
         have = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
