@@ -19,7 +19,7 @@ __all__ = ["pack_serial"]
 
 NEVER = np.int32(2**31 - 1)  # above every prompt
 GRADES = 192  # of outputs, at most: more make refusals sharper, and the table larger
-BUCKET = 16  # requests for each bucket of time, about
+BUCKET = 32  # requests for each bucket of time, about
 
 
 def _grades(output: IntArray) -> tuple[IntArray, IntArray]:
