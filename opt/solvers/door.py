@@ -68,6 +68,8 @@ def solve(
     seconds = time.perf_counter() - begun
     if kv == "shared":
         proposal = _for_shared(proposal)
+    if bound == "best" and kv == "separate" and proposal.stop_reason == "interrupted":
+        bound = "mean-busy-time"  # whoever pressed Ctrl-C does not wait for a sharper bound
     held_against = lower_bound(instance, bound, kv=kv) if isinstance(bound, str) else bound
     return certify(instance, proposal, solver=solver, bound=held_against, seconds=seconds, seed=int(seed), params=params)
 
