@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +40,9 @@ class Console:
 
     def document(self, value: Mapping[str, Any]) -> None:
         """Print one JSON document; a NaN is a fault of ours and raises."""
-        click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+        from opt.core.files import as_json
+
+        click.echo(as_json(value).decode(), nl=False)
 
     def facts(self, value: Mapping[str, Any]) -> None:
         """Print names and values in two columns."""

@@ -22,7 +22,7 @@ from opt.core.exact import exact_dot, exact_sum
 from opt.core.instance import Instance
 from opt.core.model import Bound, KvMode
 
-__all__ = ["BOUNDS", "best_bound", "mean_busy_time", "tails", "trivial", "volume"]
+__all__ = ["BOUNDS", "best_bound", "mean_busy_time", "tails", "together", "trivial", "volume"]
 
 FEW = 4.0  # requests that fit together, below which whole ramps say more than a closed form
 BITS = 32  # quotients are rounded down to multiples of 2**-32, so a million terms stay fast and the bound stays true
@@ -86,14 +86,18 @@ def tails(instance: Instance) -> IntArray:
 def best_bound(instance: Instance) -> Bound:
     """Return the largest of the closed forms, and of `ramps` where it is quick and only a few requests fit together."""
     found = [trivial(instance), mean_busy_time(instance)]
-    if instance.n and fit_together(instance) < FEW and quick_ramps(instance):
+    if instance.n and together(instance) < FEW and quick_ramps(instance):
         found.append(_ramps(instance))
     return max(found, key=lambda bound: bound.value)
 
 
-def fit_together(instance: Instance) -> float:
-    """Return how many requests the memory holds at once on average: memory / (total volume / total output)."""
-    return instance.memory * float(instance.output.sum()) / max(1.0, float(instance.volume.sum()))
+def together(instance: Instance) -> Fraction:
+    """Return how many requests memory holds at once on average: memory / (total volume / total output).
+
+    >>> together(Instance(memory=17, prompt=[9, 2, 6, 2], output=[5, 5, 4, 3]))
+    Fraction(289, 131)
+    """
+    return Fraction(instance.memory * exact_sum(instance.output), max(1, exact_sum(instance.volume)))
 
 
 def quick_ramps(instance: Instance) -> bool:

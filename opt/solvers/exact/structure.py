@@ -7,9 +7,9 @@ from fractions import Fraction
 from typing import Any
 
 from opt.core.columns import IntArray
-from opt.core.exact import exact_sum
 from opt.core.instance import Instance
 from opt.core.model import Proposal
+from opt.solvers.bounds import together
 from opt.solvers.exact.apart import MEMORY_MB, Progress, Tell, positive, solve_apart
 from opt.solvers.exact.cpsat import cpsat_task
 from opt.solvers.exact.dp import dp_refusal, dp_task
@@ -21,15 +21,6 @@ __all__ = ["exact", "exact_task", "together"]
 FEW = Fraction(19, 5)  # that run together, below which trajectories beat time indexing (measured: n = 8 .. 25, M = 30 .. 50)
 CPSAT_UP_TO = 16  # requests; CP-SAT's learning pays on these, HiGHS's bounds on more
 EFFORT, GLANCE = 30.0, 3.0  # of CP-SAT before HiGHS takes over, in its own deterministic units (about a second each)
-
-
-def together(instance: Instance) -> Fraction:
-    """Return how many requests memory holds at once on average: memory / (total volume / total output).
-
-    >>> together(Instance(memory=17, prompt=[9, 2, 6, 2], output=[5, 5, 4, 3]))
-    Fraction(289, 131)
-    """
-    return Fraction(instance.memory * exact_sum(instance.output), max(1, exact_sum(instance.volume)))
 
 
 def exact(
