@@ -31,7 +31,19 @@ from opt.core.instance import LABELS, SECONDS, TOKENS, Instance
 from opt.core.model import Bound, KvMode, Proposal, Result
 from opt.core.source import STDIN, TraceSource, open_source
 
-__all__ = ["Plan", "digest", "plan_of", "read", "read_instance", "read_plan", "to_json", "verify", "write", "write_bytes"]
+__all__ = [
+    "Plan",
+    "digest",
+    "load_json",
+    "plan_of",
+    "read",
+    "read_instance",
+    "read_plan",
+    "to_json",
+    "verify",
+    "write",
+    "write_bytes",
+]
 
 INSTANCE_FORMAT = "kvopt-instance/1"
 PLAN_FORMAT = "kvopt-plan/1"
@@ -136,7 +148,7 @@ def read(source: TraceSource) -> Instance | Plan:
     Raises:
         InstanceError: unreadable, not one of the two formats, or a value is wrong; the message names the place.
     """
-    place, data = _load(source)
+    place, data = load_json(source)
     kind = data.get("format") if isinstance(data, dict) else None
     if kind == PLAN_FORMAT:
         return _plan(place, data, _folder(source))
@@ -145,12 +157,12 @@ def read(source: TraceSource) -> Instance | Plan:
 
 def read_instance(source: TraceSource, *, oversized: Literal["error", "drop"] = "error") -> Instance:
     """Return the instance in a file; "drop" leaves out and counts requests that exceed the memory."""
-    return _instance(*_load(source), oversized=oversized)
+    return _instance(*load_json(source), oversized=oversized)
 
 
 def read_plan(source: TraceSource) -> Plan:
     """Return the plan in a file. A referenced instance is read too, and must have the recorded hash."""
-    place, data = _load(source)
+    place, data = load_json(source)
     return _plan(place, data, _folder(source))
 
 
@@ -158,7 +170,8 @@ def _folder(source: TraceSource) -> Path:
     return Path(source).parent if isinstance(source, str | Path) and source != STDIN else Path()
 
 
-def _load(source: TraceSource) -> tuple[str, Any]:
+def load_json(source: TraceSource) -> tuple[str, Any]:
+    """Return the name of a file and its JSON value; duplicate keys, NaN and infinities are refused with their place."""
     file = open_source(source)
     if not file.text.strip():
         raise InstanceError(f"{file.place}: the file is empty")

@@ -1,0 +1,38 @@
+"""The visible dictionary of cost models, each read when it is asked for."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from opt.core.cost.files import read_cost
+from opt.core.cost.model import UNIT, CostModel
+from opt.core.errors import InstanceError
+
+__all__ = ["COSTS", "PRESETS", "cost_model"]
+
+PRESETS = Path(__file__).parent / "presets"
+
+COSTS: dict[str, Callable[[], CostModel]] = {
+    "unit": lambda: UNIT,
+    **{path.stem: partial(read_cost, path) for path in sorted(PRESETS.glob("*.json"))},
+}
+
+
+def cost_model(name: str | Path | CostModel) -> CostModel:
+    """Return a cost model by its name in `COSTS`, from a cost file, or as it is.
+
+    Raises:
+        InstanceError: neither a name nor a readable cost file.
+    """
+    if isinstance(name, CostModel):
+        return name
+    if str(name) in COSTS:
+        return COSTS[str(name)]()
+    if Path(name).exists() or str(name) == "-" or str(name).endswith((".json", ".json.gz")):
+        return read_cost(name)
+    close = difflib.get_close_matches(str(name), list(COSTS), 3)
+    hint = f"; did you mean {' or '.join(close)}?" if close else ""
+    raise InstanceError(f"cost {str(name)!r} is neither a name nor a file{hint} (`kvopt list costs` shows all names)")
