@@ -32,4 +32,6 @@ class Entry:
         return claim
 
 
-CLAIMS: dict[str, Entry] = {}
+CLAIMS: dict[str, Entry] = {
+    "hardness": Entry("least total latency is strongly NP-hard, even with one output token each", "proofs.hardness:hardness"),
+}

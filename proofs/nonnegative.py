@@ -39,10 +39,7 @@ def is_nonnegative(expression: Any, ranges: Sequence[Range]) -> str | None:
     Raises:
         ValueError: the expression has a symbol without a range.
     """
-    expression = sp.sympify(expression)
-    _closed(expression, ranges)
-    if expression.is_Float or expression.has(sp.Float):
-        raise ValueError(f"{expression} has floating-point numbers; state it with exact ones")
+    expression = _sound(expression, ranges)
     if not expression.free_symbols:
         return "a number" if _sign(expression) >= 0 else None
     if _rational(expression, [r[0] for r in ranges]):
@@ -53,7 +50,7 @@ def is_nonnegative(expression: Any, ranges: Sequence[Range]) -> str | None:
 
 def counterexample(expression: Any, ranges: Sequence[Range], *, strict: bool = False) -> dict[Any, Any] | None:
     """Return a point of the domain where the expression is negative (or zero, if strict), among some hundred tried."""
-    expression = sp.sympify(expression)
+    expression = _sound(expression, ranges)
     for fractions in _grid(len(ranges)):
         point = _place(ranges, fractions)
         value = expression.subs(point)
@@ -62,10 +59,15 @@ def counterexample(expression: Any, ranges: Sequence[Range], *, strict: bool = F
     return None
 
 
-def _closed(expression: Any, ranges: Sequence[Range]) -> None:
+def _sound(expression: Any, ranges: Sequence[Range]) -> Any:
+    """Return the expression for sympy, or refuse one with floats or with symbols nobody has bounded."""
+    expression = sp.sympify(expression)
+    if expression.has(sp.Float):
+        raise ValueError(f"{expression} has floating-point numbers; state it with exact ones")
     free = expression.free_symbols - {r[0] for r in ranges}
     if free:
         raise ValueError(f"no range is given for {', '.join(sorted(map(str, free)))}")
+    return expression
 
 
 def _grid(symbols: int) -> list[tuple[Any, ...]]:

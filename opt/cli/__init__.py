@@ -16,6 +16,7 @@ from opt.cli.capacity import capacity
 from opt.cli.console import Console
 from opt.cli.intake import describe, generate, import_trace, mix_files
 from opt.cli.pictures import list_names, plot_plan
+from opt.cli.proving import prove
 from opt.cli.solving import bound, compare_files, solve, verify
 
 __all__ = ["cli", "main"]
@@ -49,6 +50,7 @@ for verb in (
     verify,
     compare_files,
     plot_plan,
+    prove,
     bench,
     capacity,
     list_names,

@@ -78,6 +78,12 @@ def _instances() -> dict[str, str]:
     return {f"@{name}": repr(library.load(name)) for name in library.names()}
 
 
+def _claims() -> dict[str, str]:
+    from proofs import CLAIMS
+
+    return {name: entry.title for name, entry in CLAIMS.items()}
+
+
 def _models() -> dict[str, str]:
     from opt.core.capacity import MODELS
 
@@ -97,6 +103,7 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "readers": _readers,
     "instances": _instances,
     "suites": _suites,
+    "claims": _claims,
     "models": _models,
     "gpus": _gpus,
 }
