@@ -9,9 +9,10 @@ import pytest
 import instances
 import opt
 import opt.core
+import opt.sim
 import opt.solvers
 
-TREES = (opt.core, opt.solvers, instances)
+TREES = (opt.core, opt.solvers, opt.sim, instances)
 
 
 def modules():

@@ -1,0 +1,226 @@
+"""What a policy is shown (`View`), and what it answers with (`Batch`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from opt.core.columns import IntArray, frozen
+from opt.core.cost import CostModel, Load
+from opt.sim import kernels
+from opt.sim.config import EngineConfig
+from opt.sim.waiting import Queue
+from opt.sim.workload import RUNNING, WAITING, Progress, Requests
+
+if TYPE_CHECKING:
+    from opt.sim.engine import Engine
+
+__all__ = ["FOREVER", "Batch", "View"]
+
+FOREVER = 2**62  # steps; in practice: until something arrives, finishes or needs memory
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """An engine at the start of a step, without the true outputs. What it shows is for reading only."""
+
+    _engine: Engine
+
+    @property
+    def now(self) -> float:
+        """Seconds."""
+        return self._engine.now
+
+    @property
+    def steps(self) -> int:
+        """Steps run so far."""
+        return self._engine.steps
+
+    @property
+    def requests(self) -> Requests:
+        """What is known of all requests."""
+        return self._engine.workload.requests
+
+    @property
+    def progress(self) -> Progress:
+        """How far each has come."""
+        return self._engine.workload.progress
+
+    @property
+    def waiting(self) -> Queue:
+        """Arrived requests without memory, by the policy's rank, then arrival."""
+        return self._engine.waiting
+
+    @property
+    def running(self) -> IntArray:
+        """Requests that hold memory, in the order of their admission."""
+        return frozen(self._engine.running[: self._engine.count])
+
+    @property
+    def config(self) -> EngineConfig:
+        """The engine's settings."""
+        return self._engine.config
+
+    @property
+    def cost(self) -> CostModel:
+        """How long steps take."""
+        return self._engine.cost
+
+    @property
+    def memory(self) -> tuple[int, int]:
+        """(available, all) tokens, in whole blocks; idle cached prefixes count as available."""
+        memory = self._engine.memory
+        return memory.available * memory.block, memory.capacity * memory.block
+
+    @property
+    def next_arrival_s(self) -> float:
+        """When the next request is known to come; infinity without one. For simulators, not for causal policies."""
+        return self._engine.next_arrival_s
+
+    def ready(self) -> IntArray:
+        """Return the running requests whose next step is a decode, in the order of admission."""
+        progress = self.progress
+        return kernels.ready(self.running, self.requests.prompt, progress.computed, progress.produced)
+
+    def partial(self) -> list[int]:
+        """Return the running requests whose prompt (or recomputation) is not finished, in the order of admission."""
+        running, progress = self.running, self.progress
+        needs = (self.requests.prompt + progress.produced - progress.computed)[running]
+        found: list[int] = running[(needs > 1) | (progress.produced[running] == 0)].tolist()
+        return found
+
+    def needs(self, i: int) -> int:
+        """Return the tokens a request has to compute before it makes its next one; cached ones are not among them."""
+        progress = self.progress
+        return int(self.requests.prompt[i] + progress.produced[i]) - self.base(i)
+
+    def base(self, i: int) -> int:
+        """Return the tokens a request has in memory, or would find there if it were admitted now."""
+        computed = int(self.progress.computed[i])
+        return computed if self.progress.state[i] == RUNNING else max(computed, self._engine.memory.cached_tokens(i))
+
+    def units(self, i: int) -> list[int]:
+        """Return the hashes of a request's reusable prompt units (see `PrefixCache`), none without a cache."""
+        cache = self._engine.memory.cache
+        return [] if cache is None else cache.units(i)
+
+    def batch(self) -> Batch:
+        """Return an empty batch to fill."""
+        return Batch(self._engine)
+
+
+class Batch:
+    """The work of one step. Memory is taken as it is filled: what is refused leaves no trace.
+
+    Set `repeat` to the number of equal steps that may follow one another (1 unless said otherwise; `FOREVER` for a
+    batch of decodes that only an arrival, a completion or a lack of memory would change), and `wake_s` on an empty
+    batch to be asked again at that time even if nothing arrives.
+    """
+
+    __slots__ = ("_engine", "_members", "budget", "chunks", "preempted", "repeat", "seats", "singles", "wake_s")
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._members: dict[int, None] | None = None
+        self.budget = engine.config.token_budget
+        self.seats = engine.config.max_running - engine.count
+        self.chunks: list[tuple[int, int, int]] = []  # request, context, tokens
+        self.singles: IntArray = np.empty(0, np.int64)
+        self.preempted: list[int] = []
+        self.repeat = 1
+        self.wake_s = float("inf")
+
+    def __len__(self) -> int:
+        return len(self.chunks) + len(self.singles)
+
+    def decode(self, members: IntArray | None = None) -> bool:
+        """Add one token for each of `members`, every decode by default; False, and nothing, if they do not all fit."""
+        engine, memory, progress = self._engine, self._engine.memory, self._engine.workload.progress
+        chosen = engine.view.ready() if members is None else np.asarray(members, np.int64)
+        if len(self.singles):
+            raise ValueError("a batch takes its decodes once; collect them first")
+        if len(chosen) > self.budget:
+            return False
+        more = kernels.blocks_for_all(chosen, progress.computed, memory.blocks, memory.block, memory.spare)
+        if more > memory.available:
+            return False
+        kernels.reserve_all(chosen, progress.computed, memory.blocks, memory.block, memory.spare)
+        memory.grow(more)
+        self.singles = chosen
+        self.budget -= len(chosen)
+        return True
+
+    def add(self, i: int, tokens: int | None = None) -> int:
+        """Let request i compute up to `tokens` of what it needs, all by default; return how many it got, 0 if refused.
+
+        The budget and the engine's largest chunk cap it. A waiting request is admitted by it, with what the cache has.
+        """
+        engine = self._engine
+        memory, progress = engine.memory, engine.workload.progress
+        state = progress.state[i]
+        if state not in (WAITING, RUNNING):
+            raise ValueError(f"request {engine.named(i)} is neither waiting nor running, so it cannot be scheduled")
+        if state == WAITING and self.seats <= 0:
+            return 0
+        matched = memory.cache.match(i) if state == WAITING and memory.cache is not None else (0, 0)
+        computed = int(progress.computed[i])
+        base = computed if state == RUNNING else max(computed, matched[0] * (memory.cache.unit if memory.cache else 0))
+        if base == computed and matched[0] and computed:
+            matched = (0, 0)  # what it brings along is more than what is cached
+        need = int(engine.workload.requests.prompt[i] + progress.produced[i]) - base
+        largest = min(need, self.budget, engine.config.max_chunk or need)
+        size = largest if tokens is None else min(largest, int(tokens))
+        if size <= 0 or not memory.take(i, base + size + (memory.spare if size == need else 0), matched):
+            return 0
+        if state == WAITING:
+            engine.admit(i, base)
+            self.seats -= 1
+        self._schedule(i, base, size, need)
+        return size
+
+    def fits(self, i: int, tokens: int | None = None, *, keep_free: int = 0) -> bool:
+        """Whether a waiting request could hold `tokens` more than the cache has, all it needs by default, now.
+
+        `keep_free` tokens must be left over. Nothing is taken.
+        """
+        engine = self._engine
+        memory, progress = engine.memory, engine.workload.progress
+        matched = memory.cache.match(i) if memory.cache is not None else (0, 0)
+        whole = int(engine.workload.requests.prompt[i] + progress.produced[i]) + memory.spare
+        base = max(int(progress.computed[i]), matched[0] * (memory.cache.unit if memory.cache else 0))
+        wanted = whole if tokens is None else min(whole, base + tokens)
+        return memory.price(i, wanted, matched) + memory.blocks_of(keep_free) <= memory.available
+
+    def _schedule(self, i: int, base: int, size: int, need: int) -> None:
+        self.budget -= size
+        if need == 1 and self._engine.workload.progress.produced[i] > 0:
+            self.singles = np.append(self.singles, np.int64(i))
+        else:
+            self.chunks.append((i, base, size))
+            self._engine.memory.register(i, base + size)
+
+    def preempt(self, i: int) -> None:
+        """Take a running request's memory; it waits again, and will compute everything anew.
+
+        A decode of this batch is taken out of it. A request whose chunk is in the batch cannot be preempted.
+        """
+        if any(i == chunk[0] for chunk in self.chunks):
+            raise ValueError(f"request {self._engine.named(i)} has a chunk in this batch, so it cannot be preempted now")
+        if len(self.singles) and i in self.singles:
+            self.singles = self.singles[self.singles != i]
+            self.budget += 1
+        self._engine.evict(i)
+        self.seats += 1
+        self.preempted.append(i)
+
+    def load(self, i: int | None = None, tokens: int = 0) -> Load:
+        """Return the load of the step as it stands, or as it would be with `tokens` more of request i."""
+        chunks = self.chunks if i is None or tokens <= 0 else [*self.chunks, (i, self._engine.view.base(i), tokens)]
+        return self._engine.load_of(self.singles, chunks)
+
+    def seconds(self, i: int | None = None, tokens: int = 0) -> float:
+        """Return how long the step takes by the cost model, host time included; `i`, `tokens` as in `load`."""
+        load = self.load(i, tokens)
+        return self._engine.cost.seconds(load) + self._engine.config.host(int(load.decodes + load.prefill_sequences))

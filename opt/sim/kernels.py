@@ -1,0 +1,175 @@
+"""Compiled loops of the engine: equal steps in a row, the tokens of chunks, who is done."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from opt.core.columns import FloatArray, IntArray
+from opt.core.cost.formula import iteration_seconds
+from opt.solvers.jit import compiled
+
+__all__ = ["blocks_for_all", "drop", "finish_chunks", "ready", "reserve_all", "retire", "run_steps"]
+
+
+@compiled
+def ready(running: IntArray, prompt: IntArray, computed: IntArray, produced: IntArray) -> IntArray:
+    """Return the running requests, in order, whose next step makes one token out of one token: the decodes."""
+    found = np.empty(len(running), np.int64)
+    size = 0
+    for i in running:
+        if produced[i] > 0 and prompt[i] + produced[i] - computed[i] == 1:
+            found[size] = i
+            size += 1
+    return found[:size]
+
+
+@compiled
+def blocks_for_all(members: IntArray, computed: IntArray, blocks: IntArray, block: int, spare: int) -> int:
+    """Return how many more blocks the members need for one token each; `spare` slots beyond what is computed."""
+    more = 0
+    for i in members:
+        more += max(0, -(-(computed[i] + 1 + spare) // block) - blocks[i])
+    return more
+
+
+@compiled
+def reserve_all(members: IntArray, computed: IntArray, blocks: IntArray, block: int, spare: int) -> None:
+    """Give every member the blocks for one more token."""
+    for i in members:
+        blocks[i] = max(blocks[i], -(-(computed[i] + 1 + spare) // block))
+
+
+@compiled
+def run_steps(
+    c: FloatArray,
+    prefill_tokens: float,
+    prefill_pairs: float,
+    prefill_sequences: float,
+    prefill_context: float,
+    repeated_kv: float,
+    members: IntArray,
+    computed: IntArray,
+    produced: IntArray,
+    goal: IntArray,
+    last_s: FloatArray,
+    max_gap_s: FloatArray,
+    blocks: IntArray,
+    block: int,
+    spare: int,
+    room: int,
+    now: float,
+    host_s: float,
+    until: float,
+    limit: int,
+    durations: FloatArray,
+    gaps: FloatArray,
+) -> tuple[int, float, int]:
+    """Run one step, and equal ones after it while nothing changes; return (steps, time, blocks taken).
+
+    Every member makes a token in each step. The first step has its blocks already; a further one is run when it starts
+    before `until`, its blocks are among the `room` left, nobody is done, and fewer than `limit` have run. `durations`
+    receives the seconds of each step, `gaps` those between each member's first token here and the one before.
+    """
+    size = len(members)
+    kv = 0
+    for i in members:
+        kv += computed[i] + 1
+    steps, taken = 0, 0
+    while True:
+        if steps > 0:
+            if now >= until or steps >= limit:
+                break
+            more = 0
+            for i in members:
+                if -(-(computed[i] + 1 + spare) // block) > blocks[i]:
+                    more += 1
+            if taken + more > room:
+                break
+            if more > 0:
+                for i in members:
+                    blocks[i] = max(blocks[i], -(-(computed[i] + 1 + spare) // block))
+                taken += more
+        spent = host_s + iteration_seconds(
+            c, prefill_tokens, prefill_pairs, prefill_sequences, prefill_context, float(size), float(kv), repeated_kv
+        )
+        now += spent
+        durations[steps] = spent
+        done = size == 0
+        for k in range(size):
+            i = members[k]
+            gap = spent
+            if steps == 0:
+                gap = now - last_s[i]
+                gaps[k] = gap
+            if gap > max_gap_s[i]:
+                max_gap_s[i] = gap
+            computed[i] += 1
+            produced[i] += 1
+            last_s[i] = now
+            if produced[i] >= goal[i]:
+                done = True
+        steps += 1
+        kv += size
+        if done:
+            break
+    return steps, now, taken
+
+
+@compiled
+def finish_chunks(
+    members: IntArray,
+    tokens: IntArray,
+    end: float,
+    prompt: IntArray,
+    computed: IntArray,
+    produced: IntArray,
+    first_s: FloatArray,
+    last_s: FloatArray,
+    max_gap_s: FloatArray,
+    gaps: FloatArray,
+) -> int:
+    """Add chunks to what is computed; a completed one makes a token. Return the number of gaps written."""
+    count = 0
+    for k in range(len(members)):
+        i = members[k]
+        computed[i] += tokens[k]
+        if computed[i] < prompt[i] + produced[i]:
+            continue
+        produced[i] += 1
+        if produced[i] == 1:
+            first_s[i] = end
+        else:
+            gap = end - last_s[i]
+            gaps[count] = gap
+            count += 1
+            if gap > max_gap_s[i]:
+                max_gap_s[i] = gap
+        last_s[i] = end
+    return count
+
+
+@compiled
+def retire(running: IntArray, count: int, produced: IntArray, goal: IntArray) -> tuple[int, IntArray]:
+    """Take those who have made all their tokens out of the running list, in order; return its new length and them."""
+    done = np.empty(count, np.int64)
+    kept, gone = 0, 0
+    for k in range(count):
+        i = running[k]
+        if produced[i] >= goal[i]:
+            done[gone] = i
+            gone += 1
+        else:
+            running[kept] = i
+            kept += 1
+    return kept, done[:gone]
+
+
+@compiled
+def drop(running: IntArray, count: int, who: int) -> int:
+    """Take one request out of the running list, keeping the order; return the new length."""
+    kept = 0
+    for k in range(count):
+        if running[k] != who:
+            running[kept] = running[k]
+            kept += 1
+    return kept

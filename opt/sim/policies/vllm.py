@@ -1,0 +1,128 @@
+"""vLLM V1: no phases; running requests first, then the waiting queue until the first that does not fit.
+
+Every step has a token budget. Running requests catch up with what they need: decodes one token, an unfinished prompt as
+much as the budget and the largest chunk allow, so one long prompt can use up the budget and newcomers wait for it
+(`max_chunk` in the engine's settings shares it). When memory runs out, victims lose everything and are recomputed:
+under `fcfs` the last of the running list, under `priority` the worst (priority, arrival). Only if nobody was preempted
+is the waiting queue tried, head first, and the first that cannot be admitted blocks those behind it.
+
+Differences from the engine itself: a budget too small for all decodes and chunks is given to decodes first, and a
+prompt chunk that two requests compute in the same step ends up in memory once, not twice.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from opt.sim.batch import FOREVER, Batch, View
+from opt.sim.config import EngineConfig
+from opt.sim.engine import Policy
+from opt.sim.workload import Requests
+
+__all__ = ["admit_in_order", "decode_or_preempt", "vllm"]
+
+
+def vllm(
+    requests: Requests, config: EngineConfig, *, seed: int = 0, priority: bool = False, swap: bool = False, victim: str = ""
+) -> Policy:
+    """Return vLLM's scheduler.
+
+    Args:
+        requests: what is known of them.
+        config: unused; the view has it.
+        seed: unused.
+        priority: order by (priority, arrival) instead of arrival.
+        swap: let a waiting request of strictly better priority take the seat of the worst running one when all seats
+            are taken; equal priorities never swap, so nobody is swapped back and forth. vLLM does not do it.
+        victim: who loses its memory: "last" admitted, "worst" (priority, arrival), or "least-computed", who loses the
+            least work, the later admitted among equals. By default "last", or "worst" with `priority`.
+
+    Raises:
+        ValueError: `victim` is unknown.
+    """
+    rule = victim or ("worst" if priority else "last")
+    if rule not in VICTIMS:
+        raise ValueError(f"victim = {victim!r}: must be one of {', '.join(VICTIMS)}")
+    decide = partial(_decide, victim=rule, swap=swap and priority)
+    return Policy(decide, requests.rank if priority else None)
+
+
+def _decide(view: View, *, victim: str, swap: bool) -> Batch:
+    batch = view.batch()
+    decode_or_preempt(view, batch, victim)
+    for i in view.partial():
+        if i in batch.preempted:
+            continue
+        while batch.budget > 0 and not batch.add(i):
+            worst = _victim(view, victim, batch)
+            batch.preempt(worst)
+            if worst == i:
+                break
+    if swap:
+        _swap_seats(view, batch)
+    if not batch.preempted or swap:
+        admit_in_order(view, batch)
+    if not batch.chunks and not batch.preempted:
+        batch.repeat = FOREVER
+    return batch
+
+
+def decode_or_preempt(view: View, batch: Batch, victim: str = "last") -> None:
+    """Add all decodes; where they do not all fit in memory, victims are preempted until the others do."""
+    while not batch.decode():
+        if len(view.ready()) > batch.budget:
+            batch.decode(view.ready()[: batch.budget])
+            return
+        batch.preempt(_victim(view, victim, batch))
+
+
+def admit_in_order(view: View, batch: Batch) -> None:
+    """Admit waiting requests, head first, until one does not fit the memory, the seats or the budget."""
+    while (head := view.waiting.head) is not None and batch.seats > 0 and batch.budget > 0:
+        if not admissible(view, batch, head) or not batch.add(head):
+            return
+
+
+def admissible(view: View, batch: Batch, i: int) -> bool:
+    """Whether a waiting request may be admitted under the engine's rules `admit` and `watermark`."""
+    config = view.config
+    free = int(config.watermark * view.memory[1]) if len(view.running) else 0
+    whole = config.admit == "prompt"
+    return (not whole and not free) or batch.fits(i, None if whole else batch.budget, keep_free=free)
+
+
+def _last(view: View, batch: Batch) -> int:
+    return int(view.running[-1])
+
+
+def _worst(view: View, batch: Batch) -> int:
+    rank, arrival = view.requests.rank, view.requests.arrival_s
+    busy = {i for i, _, _ in batch.chunks}
+    found: int = max((i for i in view.running.tolist() if i not in busy), key=lambda i: (rank[i], arrival[i], i))
+    return found
+
+
+def _least_computed(view: View, batch: Batch) -> int:
+    computed = view.progress.computed
+    busy = {i for i, _, _ in batch.chunks}
+    found: int = min((i for i in reversed(view.running.tolist()) if i not in busy), key=lambda i: computed[i])
+    return found
+
+
+VICTIMS = {"last": _last, "worst": _worst, "least-computed": _least_computed}
+
+
+def _victim(view: View, rule: str, batch: Batch) -> int:
+    return VICTIMS[rule](view, batch)
+
+
+def _swap_seats(view: View, batch: Batch) -> None:
+    """Preempt the worst running request while a strictly better one waits for a seat."""
+    rank = view.requests.rank
+    while batch.seats <= 0 and (head := view.waiting.head) is not None:
+        worst = _worst(view, batch)
+        if rank[head] >= rank[worst]:
+            return
+        batch.preempt(worst)
+        if not batch.add(head):
+            return
