@@ -1,4 +1,4 @@
-"""The portfolio: the orders, staggered forms, Sorted-F and Sorted-rate, and the best of them."""
+"""The portfolio: the orders, staggered forms, Sorted-F, Sorted-rate and phases, and the best of them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ MEMBERS = (  # strongest first, so that a short time limit keeps the best of the
         "svf",
         "sorted-rate",
         "sorted-f",
+        "phases",
         "sof-skip",
         "svf-skip",
         "total-size-pack",

@@ -13,6 +13,7 @@ from opt.solvers.exact.milp import milp
 from opt.solvers.exact.structure import exact
 from opt.solvers.one_bit import one_bit
 from opt.solvers.orders import KEYS, run_order
+from opt.solvers.phases import phases
 from opt.solvers.portfolio import portfolio
 from opt.solvers.sorted_f import sorted_f, sorted_f_serial, sorted_rate
 from opt.solvers.staggered import staggered
@@ -27,6 +28,7 @@ SOLVERS: dict[str, Solver] = {
     "sorted-f": sorted_f,
     "sorted-f-serial": sorted_f_serial,
     "sorted-rate": sorted_rate,
+    "phases": phases,
     "staggered": staggered,
     "one-bit": one_bit,
     "dp": dp,

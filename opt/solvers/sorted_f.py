@@ -27,7 +27,7 @@ from opt.solvers.jit import compiled
 from opt.solvers.ledger import pack_skip, pack_strict
 from opt.solvers.serial import pack_serial
 
-__all__ = ["batch_serial", "rate_batches", "sorted_f", "sorted_f_serial", "sorted_rate"]
+__all__ = ["batch_serial", "better", "rate_batches", "sorted_f", "sorted_f_serial", "sorted_rate"]
 
 SORTED_F_FACTOR = 36
 SORTED_RATE_FACTOR = 18
@@ -88,11 +88,14 @@ def batch_serial(instance: Instance, batch_of: IntArray) -> IntArray:
 
 
 def _better(instance: Instance, batch_of: IntArray, stats: dict[str, Any]) -> Proposal:
-    """Return the best of the serial schedule and the batch order packed in the three ways."""
-    order = np.lexsort((instance.volume, batch_of))
+    return better(instance, batch_serial(instance, batch_of), np.lexsort((instance.volume, batch_of)), stats)
+
+
+def better(instance: Instance, serial: IntArray, order: IntArray, stats: dict[str, Any]) -> Proposal:
+    """Return the best of a serial schedule, given by its starts, and the order packed in the three ways."""
     data = (order, instance.prompt, instance.output, instance.arrival, instance.memory)
     forms = {
-        "serial": batch_serial(instance, batch_of),
+        "serial": serial,
         "strict": pack_strict(*data),
         "skip": pack_skip(*data),
         "pack": pack_serial(*data),
