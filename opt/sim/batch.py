@@ -39,6 +39,11 @@ class View:
         return self._engine.steps
 
     @property
+    def idle_s(self) -> float:
+        """Seconds without a step so far."""
+        return self._engine.idle_s
+
+    @property
     def requests(self) -> Requests:
         """What is known of all requests."""
         return self._engine.workload.requests
@@ -105,6 +110,12 @@ class View:
         """Return the hashes of a request's reusable prompt units (see `PrefixCache`), none without a cache."""
         cache = self._engine.memory.cache
         return [] if cache is None else cache.units(i)
+
+    @property
+    def unit(self) -> int:
+        """Tokens in a reusable prompt unit, 0 without a cache."""
+        cache = self._engine.memory.cache
+        return 0 if cache is None else cache.unit
 
     def batch(self) -> Batch:
         """Return an empty batch to fill."""

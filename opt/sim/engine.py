@@ -102,8 +102,9 @@ class Engine:
         self.count = 0
         self.now = 0.0
         self.steps = 0
+        self.idle_s = 0.0
         self.log = Recorder()
-        self.submitted = self.completed = self.rejected = self.preemptions = self.recomputed = 0
+        self.submitted = self.completed = self.rejected = self.preemptions = self.recomputed = self.shareable = 0
         self.finished: list[int] = []
         self.view = View(self)
         self._coming: list[tuple[float, int]] = []
@@ -173,7 +174,7 @@ class Engine:
             if not self.count and not len(self.waiting):
                 if self.next_arrival_s >= until_s:
                     return self._idle(until_s)
-                self.now = max(self.now, self.next_arrival_s)
+                self._wait_until(self.next_arrival_s)
                 continue
             if self.now >= until_s:
                 return False
@@ -187,12 +188,18 @@ class Engine:
                 raise self._stalled("leaves the engine idle with nothing to come")
             if wake >= until_s:
                 return self._idle(until_s)
-            self.now = max(self.now, wake) if wake < math.inf else self.now
+            if wake < math.inf:
+                self._wait_until(wake)
 
     def _idle(self, until_s: float) -> bool:
         if until_s < math.inf:
-            self.now = max(self.now, until_s)
+            self._wait_until(until_s)
         return False
+
+    def _wait_until(self, time_s: float) -> None:
+        if time_s > self.now:
+            self.idle_s += time_s - self.now
+            self.now = time_s
 
     def _arrive(self) -> None:
         """Move those who have arrived into the waiting queue."""
@@ -282,6 +289,8 @@ class Engine:
         if math.isnan(progress.start_s[i]):
             progress.start_s[i] = self.now
             progress.cached[i] = base
+            if self.memory.cache is not None:
+                self.shareable += self.memory.cache.shareable(i)
         progress.computed[i] = base
 
     def evict(self, i: int) -> None:

@@ -7,8 +7,9 @@ import numpy as np
 from opt.core.columns import FloatArray, IntArray
 from opt.core.cost.formula import iteration_seconds
 from opt.solvers.jit import compiled
+from opt.solvers.ledger import FAR, earliest
 
-__all__ = ["blocks_for_all", "drop", "finish_chunks", "ready", "reserve_all", "retire", "run_steps"]
+__all__ = ["blocks_for_all", "drop", "finish_chunks", "first_start", "ready", "reserve_all", "retire", "run_steps"]
 
 
 @compiled
@@ -173,3 +174,21 @@ def drop(running: IntArray, count: int, who: int) -> int:
             running[kept] = running[k]
             kept += 1
     return kept
+
+
+@compiled
+def first_start(
+    times: IntArray, usage: IntArray, count: IntArray, after: IntArray, held: IntArray, left: IntArray, memory: int
+) -> tuple[int, int]:
+    """Return the place of the first candidate that fits the profile from now on and 0, or (-1, steps until one does).
+
+    The profile is that of `opt.solvers.ledger`, without a sentinel; candidates hold `held` tokens and make `left` more.
+    """
+    soonest = FAR
+    begin = -1 if len(times) == 0 else 0
+    for k in range(len(held)):
+        steps = earliest(times, usage, count, after, np.int64(begin), np.int64(0), held[k], left[k], memory, FAR)
+        if steps == 0:
+            return k, np.int64(0)
+        soonest = min(soonest, steps)
+    return -1, soonest

@@ -41,6 +41,7 @@ class PrefixCache:
         held: holders of each cached unit that somebody holds.
         idle: cached units that nobody holds, first to go first.
         linked: (n,) leading units of a request that it holds in the cache.
+        seen: the hashes of all chunks of admitted requests, whatever their size and whether or not they are still there.
     """
 
     requests: Requests
@@ -48,6 +49,7 @@ class PrefixCache:
     held: dict[int, int] = field(default_factory=dict)
     idle: OrderedDict[int, None] = field(default_factory=OrderedDict)
     linked: IntArray = field(init=False)
+    seen: set[int] = field(default_factory=set)
     _units: dict[int, list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -72,6 +74,18 @@ class PrefixCache:
             found = requests.prefix_ids[low + step - 1 : low + full * step : step].tolist()
             self._units[i] = found
         return found
+
+    def shareable(self, i: int) -> int:
+        """Return the leading tokens that an earlier admitted request had too, chunk by chunk, and remember the prompt.
+
+        It says what an unlimited cache with blocks as small as the chunks would find, so that few hits explain themselves.
+        """
+        requests = self.requests
+        assert requests.prefix_ids is not None and requests.prefix_offsets is not None and requests.prefix_chunk
+        chunks = requests.prefix_ids[requests.prefix_offsets[i] : requests.prefix_offsets[i + 1]].tolist()
+        known = next((k for k, name in enumerate(chunks) if name not in self.seen), len(chunks))
+        self.seen.update(chunks[known:])
+        return min(known * requests.prefix_chunk, int(requests.prompt[i]))
 
     def match(self, i: int) -> tuple[int, int]:
         """Return how many leading units of a request are cached, and how many of these nobody holds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
@@ -86,8 +86,8 @@ class Progress:
     @classmethod
     def of(cls, n: int) -> Progress:
         """Return the progress of n requests that have not arrived."""
-        counts = [np.zeros(n, np.int64) for _ in range(5)]
-        times = [np.full(n, np.nan) for _ in range(4)]
+        counts: Iterator[IntArray] = (np.zeros(n, np.int64) for _ in range(5))
+        times: Iterator[FloatArray] = (np.full(n, np.nan) for _ in range(4))
         return cls(np.zeros(n, np.int8), *counts, *times, np.zeros(n))
 
 
@@ -145,7 +145,7 @@ def _arrivals(instance: Instance, round_s: float | None) -> FloatArray:
             f"instance {instance.name or '(unnamed)'} has arrivals in rounds; "
             "say how many seconds a round is (--round-s), or use the cost `unit`, in which a round is a second"
         )
-    return frozen(instance.arrival * float(round_s or 0.0))
+    return frozen(instance.arrival.astype(np.float64) * (round_s or 0.0))
 
 
 def _expected(instance: Instance, lengths: Lengths) -> IntArray:

@@ -7,9 +7,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-from opt.sim.config import EngineConfig
+from opt.sim.config import MAX_TOKENS, EngineConfig
 from opt.sim.engine import Policy
+from opt.sim.policies.classic import orca, sarathi, static
+from opt.sim.policies.orders import ROUNDS, order
+from opt.sim.policies.replay import replay
+from opt.sim.policies.sglang import ORDERS, sglang
 from opt.sim.policies.vllm import vllm
+from opt.solvers.orders import KEYS
+from opt.solvers.registry import DESCRIPTIONS
 
 __all__ = ["POLICIES", "Maker", "PolicyKind"]
 
@@ -18,14 +24,34 @@ Maker: TypeAlias = Callable[..., Policy]  # (requests, config, *, seed, **params
 
 @dataclass(frozen=True)
 class PolicyKind:
-    """An entry of `POLICIES`: how to make the policy, the engine it runs on by default, and one line about it."""
+    """An entry of `POLICIES`: how to make the policy, one line about it, and the engine it runs on by default."""
 
     make: Maker
     summary: str
     engine: EngineConfig = field(default_factory=EngineConfig)
 
 
+SGLANG = EngineConfig(name="sglang", block_size=1, max_running=2048)
+STRICT = EngineConfig(name="sarathi", token_budget=512)
+WHOLE_PROMPTS = EngineConfig(name="whole prompts", prefix_cache=False, token_budget=MAX_TOKENS)
+
 POLICIES: dict[str, PolicyKind] = {
     "vllm-fcfs": PolicyKind(vllm, "vLLM V1: running first, then the queue by arrival; the last admitted is preempted"),
     "vllm-priority": PolicyKind(partial(vllm, priority=True), "vLLM V1 by (priority, arrival); the worst is preempted"),
+    **{
+        f"sglang-{name}": PolicyKind(partial(sglang, order=name), f"SGLang: prefill first, the queue by {name}", SGLANG)
+        for name in ORDERS
+    },
+    "sarathi": PolicyKind(
+        sarathi, "Sarathi-Serve: decodes, unfinished prompts, new ones, 512 tokens a step", EngineConfig(token_budget=512)
+    ),
+    "orca": PolicyKind(orca, "Orca: by arrival at every iteration, whole prompts, peaks set aside", WHOLE_PROMPTS),
+    "static": PolicyKind(static, "a batch by arrival, peaks set aside, until all of it is done", WHOLE_PROMPTS),
+    "replay": PolicyKind(replay, "the starts of a plan, a round for each step", ROUNDS),
+    **{key: PolicyKind(partial(order, key=key), f"{DESCRIPTIONS[key]}; head of line, exact look-ahead", ROUNDS) for key in KEYS},
+    **{
+        f"{key}-skip": PolicyKind(partial(order, key=key, rule="skip"), f"{DESCRIPTIONS[key]}; whoever fits starts", ROUNDS)
+        for key in KEYS
+    },
+    "mc-sf": PolicyKind(partial(order, key="sof"), "the published name of sof", ROUNDS),
 }

@@ -19,7 +19,7 @@ from opt.sim.config import EngineConfig
 from opt.sim.engine import Policy
 from opt.sim.workload import Requests
 
-__all__ = ["admit_in_order", "decode_or_preempt", "vllm"]
+__all__ = ["admit_in_order", "decode_or_preempt", "vllm", "vllm_step"]
 
 
 def vllm(
@@ -43,11 +43,12 @@ def vllm(
     rule = victim or ("worst" if priority else "last")
     if rule not in VICTIMS:
         raise ValueError(f"victim = {victim!r}: must be one of {', '.join(VICTIMS)}")
-    decide = partial(_decide, victim=rule, swap=swap and priority)
+    decide = partial(vllm_step, victim=rule, swap=swap and priority)
     return Policy(decide, requests.rank if priority else None)
 
 
-def _decide(view: View, *, victim: str, swap: bool) -> Batch:
+def vllm_step(view: View, *, victim: str, swap: bool) -> Batch:
+    """Fill a step: decodes, unfinished prompts, then the waiting queue; see the head of this module."""
     batch = view.batch()
     decode_or_preempt(view, batch, victim)
     for i in view.partial():

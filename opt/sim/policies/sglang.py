@@ -1,0 +1,184 @@
+"""SGLang's loop: a prefill batch whenever one can be made, decodes otherwise; the waiting queue in one of five orders.
+
+Admission sets aside, for everyone who runs, a share `ratio` of the announced output still to come (at most 4,096 tokens
+each), and for the newcomer all of it. The ratio starts at 0.7 and falls linearly to 0.098 over 600 decode steps; when
+decodes do not fit, requests with the fewest output tokens are retracted and recomputed later, and the ratio is set anew
+from how far the others have come. Once an admission fails, none is tried before somebody finishes.
+
+Orders: `fcfs`; `lpm` longest cached prefix first (by arrival when more than 128 wait; who shares 32 tokens or more with
+an earlier waiting request while the cache has at most 32 goes last this time); `dfs-weight` walks the tree of cached
+prefixes, heavier subtrees first; `lof` longest announced output first; `random` by seed.
+
+Differences from the engine itself: retracted requests keep the place of their arrival in the queue, and outputs do not
+enter the prefix cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from opt.core.columns import ABSENT, IntArray
+from opt.sim.batch import FOREVER, Batch, View
+from opt.sim.config import EngineConfig
+from opt.sim.engine import Policy
+from opt.sim.workload import Requests
+
+__all__ = ["sglang"]
+
+CLIP = 4096  # output tokens set aside for one request, at most
+RATIO, LEAST_RATIO, DECAY_STEPS = 0.7, 0.098, 600
+RETRACT_AHEAD = 20  # decode steps the new ratio looks ahead after a retraction
+LPM_MOST = 128  # waiting requests up to which prefixes are matched
+SHARED = 32  # tokens
+
+
+def sglang(requests: Requests, config: EngineConfig, *, order: str, seed: int = 0) -> Policy:
+    """Return SGLang's scheduler with a key of `ORDERS` for its waiting queue."""
+    return Policy(_Loop(ORDERS[order], np.random.PCG64(seed)).decide)
+
+
+@dataclass
+class _Loop:
+    order: Callable[[View, np.random.PCG64], list[int]]
+    random: np.random.PCG64
+    ratio: float = RATIO
+    full: bool = False
+    steps: int = 0
+    decoding: bool = False
+    running: list[int] = field(default_factory=list)
+
+    def decide(self, view: View) -> Batch:
+        """Prefill if anything can be, else decode."""
+        self._notice(view)
+        batch = view.batch()
+        if len(view.partial()) or (len(view.waiting) and not self.full):
+            self._prefill(view, batch)
+        if not len(batch):
+            self._decode(view, batch)
+        self.decoding = not batch.chunks
+        self.steps, self.running = view.steps, view.running.tolist()
+        return batch
+
+    def _notice(self, view: View) -> None:
+        """Catch up with what happened since the last decision."""
+        if self.decoding:
+            fallen = self.ratio - (RATIO - LEAST_RATIO) / DECAY_STEPS * (view.steps - self.steps)
+            self.ratio = max(fallen, min(self.ratio, LEAST_RATIO))
+        if len(view.running) < len(self.running):
+            self.full = False
+
+    def _prefill(self, view: View, batch: Batch) -> None:
+        for i in view.partial():
+            batch.add(i)
+        ahead = _to_come(view, view.running)
+        room = view.memory[0] - self.ratio * float(ahead.sum())
+        for i in self.order(view, self.random) if batch.budget > 0 else []:
+            need = view.needs(i)
+            wanted = need + int(_to_come(view, np.array([i]))[0])
+            alone = not len(view.running)
+            if (wanted >= room and not alone) or batch.seats <= 0:
+                self.full = True
+                return
+            got = batch.add(i)
+            if got < need:
+                self.full = got == 0 and not alone
+                return
+            room -= wanted
+
+    def _decode(self, view: View, batch: Batch) -> None:
+        retracted = False
+        while not batch.decode():
+            progress, prompt = view.progress, view.requests.prompt
+            batch.preempt(min(view.running.tolist(), key=lambda i: (progress.produced[i], -prompt[i], -i)))
+            retracted = True
+        if retracted:
+            self.full = False
+            self.ratio = self._renewed(view)
+        batch.repeat = FOREVER if len(batch) and not retracted else 1
+
+    def _renewed(self, view: View) -> float:
+        running = view.running
+        made = view.progress.produced[running]
+        total = float((made + _to_come(view, running)).sum())
+        return min(1.0, float(made.sum() + RETRACT_AHEAD * len(running)) / total) if total else RATIO
+
+
+def _to_come(view: View, who: IntArray) -> IntArray:
+    """Return the announced tokens still to be made, clipped; the clip itself where nothing is announced."""
+    expected = view.requests.expected[who]
+    left = np.maximum(expected - view.progress.produced[who], 0)
+    return np.where(expected == ABSENT, CLIP, np.minimum(left, CLIP)).astype(np.int64)
+
+
+def _fcfs(view: View, random: np.random.PCG64) -> list[int]:
+    return list(view.waiting)
+
+
+def _lof(view: View, random: np.random.PCG64) -> list[int]:
+    return sorted(view.waiting, key=lambda i: -view.requests.expected[i])
+
+
+def _shuffled(view: View, random: np.random.PCG64) -> list[int]:
+    waiting = list(view.waiting)
+    return [waiting[k] for k in np.argsort(random.random_raw(len(waiting)), kind="stable")]
+
+
+def _lpm(view: View, random: np.random.PCG64) -> list[int]:
+    waiting = list(view.waiting)
+    if len(waiting) > LPM_MOST:
+        return waiting
+    postponed = _postponed(view, waiting)
+    return sorted(waiting, key=lambda i: (i in postponed, -view.base(i)))
+
+
+def _postponed(view: View, waiting: list[int]) -> set[int]:
+    """Return who would find its prefix in the cache if an earlier waiting request went first."""
+    seen: set[int] = set()
+    found = set()
+    unit = view.unit
+    for i in waiting:
+        if view.base(i) > SHARED:
+            continue
+        units = view.units(i)
+        shared = next((k for k, name in enumerate(units) if name not in seen), len(units))
+        if shared * unit >= SHARED:
+            found.add(i)
+        else:
+            seen.update(units)
+    return found
+
+
+def _dfs_weight(view: View, random: np.random.PCG64) -> list[int]:
+    """Walk the cached prefixes of those who wait, heavier subtrees first; who ends at a node comes after its subtrees."""
+    ends: dict[int | None, list[int]] = {}
+    children: dict[int | None, dict[int, int]] = {}
+    for i in view.waiting:
+        node: int | None = None
+        for unit in view.units(i)[: view.base(i) // view.unit] if view.unit else []:
+            weights = children.setdefault(node, {})
+            weights[unit] = weights.get(unit, 0) + 1
+            node = unit
+        ends.setdefault(node, []).append(i)
+    found: list[int] = []
+    stack: list[tuple[int | None, bool]] = [(None, False)]
+    while stack:
+        node, leaving = stack.pop()
+        if leaving:
+            found.extend(ends.get(node, []))
+            continue
+        stack.append((node, True))
+        weights = children.get(node, {})
+        stack.extend((unit, False) for unit in sorted(weights, key=lambda unit: weights[unit]))
+    return found
+
+
+ORDERS: dict[str, Callable[[View, np.random.PCG64], list[int]]] = {
+    "fcfs": _fcfs,
+    "lpm": _lpm,
+    "dfs-weight": _dfs_weight,
+    "lof": _lof,
+    "random": _shuffled,
+}
