@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from opt.core.model import Schedule as Schedule
     from opt.core.traces import READERS as READERS
     from opt.core.traces import read_trace as read_trace
+    from opt.sim.door import simulate as simulate
+    from opt.sim.policies import POLICIES as POLICIES
     from opt.solvers.bounds import BOUNDS as BOUNDS
     from opt.solvers.door import lower_bound as lower_bound
     from opt.solvers.door import solve as solve
@@ -46,6 +48,7 @@ _HOMES = {
     "Comparison": "opt.comparison",
     "Instance": "opt.core.instance",
     "InstanceError": "opt.core.errors",
+    "POLICIES": "opt.sim.policies",
     "Plan": "opt.core.files",
     "Proposal": "opt.core.model",
     "READERS": "opt.core.traces",
@@ -57,6 +60,7 @@ _HOMES = {
     "lower_bound": "opt.solvers.door",
     "read": "opt.core.files",
     "read_trace": "opt.core.traces",
+    "simulate": "opt.sim.door",
     "solve": "opt.solvers.door",
     "verify": "opt.core.files",
     "write": "opt.core.files",

@@ -17,6 +17,7 @@ from opt.cli.console import Console
 from opt.cli.intake import describe, generate, import_trace, mix_files
 from opt.cli.pictures import list_names, plot_plan
 from opt.cli.proving import prove
+from opt.cli.simulating import simulate
 from opt.cli.solving import bound, compare_files, solve, verify
 
 __all__ = ["cli", "main"]
@@ -49,6 +50,7 @@ for verb in (
     bound,
     verify,
     compare_files,
+    simulate,
     plot_plan,
     prove,
     bench,

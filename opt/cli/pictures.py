@@ -66,6 +66,12 @@ def _reader_options(reader: Callable[..., object]) -> str:
     return f" Options: {', '.join(names)}." if names else ""
 
 
+def _policies() -> dict[str, str]:
+    from opt.sim.policies import POLICIES
+
+    return {name: kind.summary for name, kind in POLICIES.items()}
+
+
 def _suites() -> dict[str, str]:
     from opt.bench import SUITES
 
@@ -99,6 +105,7 @@ def _gpus() -> dict[str, str]:
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "solvers": _solvers,
     "bounds": _bounds,
+    "policies": _policies,
     "families": _families,
     "readers": _readers,
     "instances": _instances,

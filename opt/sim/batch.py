@@ -186,7 +186,7 @@ class Batch:
         if size <= 0 or not memory.take(i, base + size + (memory.spare if size == need else 0), matched):
             return 0
         if state == WAITING:
-            engine.admit(i, base)
+            engine.admit(i, base, base if matched[0] else 0)
             self.seats -= 1
         self._schedule(i, base, size, need)
         return size

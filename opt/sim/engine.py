@@ -277,7 +277,7 @@ class Engine:
             self.finished.append(i)
         self.completed += len(done)
 
-    def admit(self, i: int, base: int) -> None:
+    def admit(self, i: int, base: int, cached: int) -> None:
         """Move a waiting request to the running ones; `Batch.add` calls it once its memory is there."""
         progress = self.workload.progress
         self.waiting.remove(i)
@@ -288,7 +288,7 @@ class Engine:
         progress.state[i] = RUNNING
         if math.isnan(progress.start_s[i]):
             progress.start_s[i] = self.now
-            progress.cached[i] = base
+            progress.cached[i] = cached
             if self.memory.cache is not None:
                 self.shareable += self.memory.cache.shareable(i)
         progress.computed[i] = base

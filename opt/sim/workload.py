@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
@@ -86,9 +86,19 @@ class Progress:
     @classmethod
     def of(cls, n: int) -> Progress:
         """Return the progress of n requests that have not arrived."""
-        counts: Iterator[IntArray] = (np.zeros(n, np.int64) for _ in range(5))
-        times: Iterator[FloatArray] = (np.full(n, np.nan) for _ in range(4))
-        return cls(np.zeros(n, np.int8), *counts, *times, np.zeros(n))
+        return cls(
+            state=np.zeros(n, np.int8),
+            computed=np.zeros(n, np.int64),
+            produced=np.zeros(n, np.int64),
+            reached=np.zeros(n, np.int64),
+            cached=np.zeros(n, np.int64),
+            preemptions=np.zeros(n, np.int64),
+            start_s=np.full(n, np.nan),
+            first_s=np.full(n, np.nan),
+            last_s=np.full(n, np.nan),
+            finish_s=np.full(n, np.nan),
+            max_gap_s=np.zeros(n),
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,7 +36,9 @@ STRICT = EngineConfig(name="sarathi", token_budget=512)
 WHOLE_PROMPTS = EngineConfig(name="whole prompts", prefix_cache=False, token_budget=MAX_TOKENS)
 
 POLICIES: dict[str, PolicyKind] = {
-    "vllm-fcfs": PolicyKind(vllm, "vLLM V1: running first, then the queue by arrival; the last admitted is preempted"),
+    "vllm-fcfs": PolicyKind(
+        partial(vllm, priority=False), "vLLM V1: running first, then the queue by arrival; the last admitted is preempted"
+    ),
     "vllm-priority": PolicyKind(partial(vllm, priority=True), "vLLM V1 by (priority, arrival); the worst is preempted"),
     **{
         f"sglang-{name}": PolicyKind(partial(sglang, order=name), f"SGLang: prefill first, the queue by {name}", SGLANG)
