@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from opt.core.source import TraceSource
 __all__ = ["COST_FORMAT", "read_cost", "write_cost"]
 
 COST_FORMAT = "kvopt-cost/1"
+NUMBERS = re.compile(r"\[\s*[-+.\de]+,\s*[-+.\de]+\s*\]")  # a pair of numbers, put on one line
 
 
 class _CostFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -64,4 +66,5 @@ def write_cost(model: CostModel, path: str | Path) -> None:
         default = {} if field.default_factory is not dataclasses.MISSING else field.default
         if held != default:
             value[name] = dict(held) if isinstance(default, dict) else held
-    write_bytes(as_json(value), path)
+    text = NUMBERS.sub(lambda found: " ".join(found.group().split()), as_json(value).decode())
+    write_bytes(text.encode(), path)
