@@ -11,6 +11,7 @@ from opt.core.columns import IntArray, frozen
 from opt.core.cost import CostModel, Load
 from opt.sim import kernels
 from opt.sim.config import EngineConfig
+from opt.sim.memory import NOTHING
 from opt.sim.waiting import Queue
 from opt.sim.workload import RUNNING, WAITING, Progress, Requests
 
@@ -104,18 +105,17 @@ class View:
     def base(self, i: int) -> int:
         """Return the tokens a request has in memory, or would find there if it were admitted now."""
         computed = int(self.progress.computed[i])
-        return computed if self.progress.state[i] == RUNNING else max(computed, self._engine.memory.cached_tokens(i))
+        return computed if self.progress.state[i] == RUNNING else max(computed, self._engine.memory.match(i).tokens)
 
     def units(self, i: int) -> list[int]:
-        """Return the hashes of a request's reusable prompt units (see `PrefixCache`), none without a cache."""
-        cache = self._engine.memory.cache
-        return [] if cache is None else cache.units(i)
+        """Return the hashes of a request's reusable prompt units (see `Prefixes`), none without a cache."""
+        prefixes = self._engine.memory.prefixes
+        return [] if prefixes is None else prefixes.units(i)
 
     @property
     def unit(self) -> int:
         """Tokens in a reusable prompt unit, 0 without a cache."""
-        cache = self._engine.memory.cache
-        return 0 if cache is None else cache.unit
+        return self._engine.memory.unit
 
     def batch(self) -> Batch:
         """Return an empty batch to fill."""
@@ -175,18 +175,18 @@ class Batch:
             raise ValueError(f"request {engine.named(i)} is neither waiting nor running, so it cannot be scheduled")
         if state == WAITING and self.seats <= 0:
             return 0
-        matched = memory.cache.match(i) if state == WAITING and memory.cache is not None else (0, 0)
+        found = memory.match(i) if state == WAITING else NOTHING
         computed = int(progress.computed[i])
-        base = computed if state == RUNNING else max(computed, matched[0] * (memory.cache.unit if memory.cache else 0))
-        if base == computed and matched[0] and computed:
-            matched = (0, 0)  # what it brings along is more than what is cached
+        if found.tokens <= computed:
+            found = NOTHING  # what it has, or brings along, is more than what is cached
+        base = max(computed, found.tokens)
         need = int(engine.workload.requests.prompt[i] + progress.produced[i]) - base
         largest = min(need, self.budget, engine.config.max_chunk or need)
         size = largest if tokens is None else min(largest, int(tokens))
-        if size <= 0 or not memory.take(i, base + size + (memory.spare if size == need else 0), matched):
+        if size <= 0 or not memory.take(i, base + size + (memory.spare if size == need else 0), found):
             return 0
         if state == WAITING:
-            engine.admit(i, base, base if matched[0] else 0)
+            engine.admit(i, base, found.tokens)
             self.seats -= 1
         self._schedule(i, base, size, need)
         return size
@@ -198,11 +198,13 @@ class Batch:
         """
         engine = self._engine
         memory, progress = engine.memory, engine.workload.progress
-        matched = memory.cache.match(i) if memory.cache is not None else (0, 0)
+        found = memory.match(i)
+        computed = int(progress.computed[i])
+        if found.tokens <= computed:
+            found = NOTHING
         whole = int(engine.workload.requests.prompt[i] + progress.produced[i]) + memory.spare
-        base = max(int(progress.computed[i]), matched[0] * (memory.cache.unit if memory.cache else 0))
-        wanted = whole if tokens is None else min(whole, base + tokens)
-        return memory.price(i, wanted, matched) + memory.blocks_of(keep_free) <= memory.available
+        wanted = whole if tokens is None else min(whole, max(computed, found.tokens) + tokens)
+        return memory.price(i, wanted, found) + memory.blocks_of(keep_free) <= memory.available
 
     def _schedule(self, i: int, base: int, size: int, need: int) -> None:
         self.budget -= size

@@ -33,7 +33,8 @@ from opt.core.errors import InstanceError
 from opt.sim import kernels
 from opt.sim.batch import FOREVER, Batch, View
 from opt.sim.config import EngineConfig
-from opt.sim.memory import Memory, PrefixCache
+from opt.sim.memory import Memory
+from opt.sim.prefix import Prefixes
 from opt.sim.recorder import Recorder, Run
 from opt.sim.waiting import Queue
 from opt.sim.workload import DONE, FUTURE, REJECTED, RUNNING, WAITING, Workload
@@ -269,7 +270,7 @@ class Engine:
         progress, output = self.workload.progress, self.workload.output
         self.count, done = kernels.retire(self.running, self.count, progress.produced, self.goal)
         for i in done.tolist():
-            self.memory.release(i)
+            self.memory.release(i, int(progress.computed[i]))
             whole = progress.produced[i] >= output[i]
             progress.state[i] = DONE if whole else FUTURE
             if whole:
@@ -289,8 +290,8 @@ class Engine:
         if math.isnan(progress.start_s[i]):
             progress.start_s[i] = self.now
             progress.cached[i] = cached
-            if self.memory.cache is not None:
-                self.shareable += self.memory.cache.shareable(i)
+            if self.memory.prefixes is not None:
+                self.shareable += self.memory.prefixes.shareable(i)
         progress.computed[i] = base
 
     def evict(self, i: int) -> None:
@@ -302,7 +303,7 @@ class Engine:
         progress = self.workload.progress
         if progress.state[i] != RUNNING:
             raise ValueError(f"request {self.named(i)} is not running, so it cannot be preempted")
-        self.memory.release(i)
+        self.memory.release(i, int(progress.computed[i]), returning=True)
         self.count = kernels.drop(self.running, self.count, i)
         progress.reached[i] = max(progress.reached[i], progress.computed[i])
         progress.computed[i] = 0
@@ -334,16 +335,16 @@ class Engine:
 
     def _repeated(self, members: IntArray) -> int:
         """Return the shared tokens that decodes read again; not counted where they cost as much as others."""
-        cache = self.memory.cache
-        if cache is None or self.cost.coefficients[LOCALITY] >= 1 or len(members) < 2:
+        memory = self.memory
+        if memory.prefixes is None or self.cost.coefficients[LOCALITY] >= 1 or len(members) < 2:
             return 0
         seen: set[int] = set()
         total = 0
         for i in members.tolist():
-            units = cache.units(i)[: int(cache.linked[i])]
+            units = memory.prefixes.units(i)[: memory.linked(i)]
             total += len(units)
             seen.update(units)
-        return (total - len(seen)) * cache.unit
+        return (total - len(seen)) * memory.unit
 
     def named(self, i: int) -> str:
         """Return a request's id and index for a message."""
@@ -367,8 +368,9 @@ def _memory(workload: Workload, config: EngineConfig, kv_tokens: int | None) -> 
     capacity = tokens // config.block_size
     if capacity < 1:
         raise InstanceError(f"{config.name}: kv_tokens = {tokens} is less than one block (block_size = {config.block_size})")
-    cache = PrefixCache.of(workload.requests, config.block_size) if config.prefix_cache else None
-    return Memory(capacity, config.block_size, int(config.reserve_sampled), np.zeros(workload.requests.n, np.int64), cache)
+    blocks = np.zeros(workload.requests.n, np.int64)
+    prefixes = Prefixes.of(workload.requests, config.block_size) if config.prefix_cache else None
+    return Memory(capacity, config.block_size, int(config.reserve_sampled), blocks, config.prefix_cache, prefixes)
 
 
 assert FOREVER > LONGEST_RUN
