@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from opt.comparison import Comparison as Comparison
     from opt.comparison import compare as compare
     from opt.core.certify import certify as certify
+    from opt.core.cost import COSTS as COSTS
+    from opt.core.cost import CostModel as CostModel
+    from opt.core.cost.plans import seconds as seconds
     from opt.core.errors import CertificateError as CertificateError
     from opt.core.errors import InstanceError as InstanceError
     from opt.core.files import Plan as Plan
@@ -44,6 +47,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "BOUNDS": "opt.solvers.bounds",
     "Bound": "opt.core.model",
+    "COSTS": "opt.core.cost",
+    "CostModel": "opt.core.cost",
     "CertificateError": "opt.core.errors",
     "Comparison": "opt.comparison",
     "Instance": "opt.core.instance",
@@ -60,6 +65,7 @@ _HOMES = {
     "lower_bound": "opt.solvers.door",
     "read": "opt.core.files",
     "read_trace": "opt.core.traces",
+    "seconds": "opt.core.cost.plans",
     "simulate": "opt.sim.door",
     "solve": "opt.solvers.door",
     "verify": "opt.core.files",

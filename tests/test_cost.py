@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from opt.core.cost import COSTS, UNIT, CostModel, Load, batch, cost_model, read_cost, write_cost
 from opt.core.cost.layout import TERMS
+from opt.core.cost.plans import seconds
 from opt.core.errors import InstanceError
+from opt.core.model import Instance, Schedule
 
 LOAD = Load(prefill_tokens=300, prefill_pairs=50_000, prefill_sequences=2, prefill_context=40, decodes=5, kv_tokens=900)
 
@@ -52,8 +54,8 @@ def test_every_term_by_hand():
 
 
 def models():
-    seconds = st.floats(0, 1e-2)
-    steps = st.lists(st.tuples(st.floats(1, 5000), seconds), min_size=2, max_size=6)
+    price = st.floats(0, 1e-2)
+    steps = st.lists(st.tuples(st.floats(1, 5000), price), min_size=2, max_size=6)
 
     def build(form, terms, steps, exponent, locality):
         if form != "piecewise":
@@ -62,7 +64,7 @@ def models():
         rest = {name: value for name, value in terms.items() if name not in ("floor", "per_token")}
         return CostModel("x", form, rest, knots=knots, locality=locality, decode_knee=7)
 
-    terms = st.fixed_dictionaries(dict.fromkeys(TERMS, seconds))
+    terms = st.fixed_dictionaries(dict.fromkeys(TERMS, price))
     forms = st.sampled_from(["linear", "max", "p-norm", "piecewise"])
     return st.builds(build, forms, terms, steps, st.floats(1, 8), st.floats(0, 1))
 
@@ -156,3 +158,87 @@ def test_names_and_files(tmp_path):
 @pytest.mark.parametrize("name", COSTS)
 def test_presets_are_named_by_their_files(name):
     assert cost_model(name).name == name
+
+
+# Plans in seconds.
+
+
+def loads_by_round(schedule):
+    """The load of rounds 1, 2, .. counted request by request, chunk by chunk."""
+    instance = schedule.instance
+    hashes = instance.prefix_rows() if schedule.kv == "shared" else None
+    for t in range(1, schedule.makespan + 1):
+        chunks, lengths, read = [], [], {}
+        for i in range(instance.n):
+            prompt, first = int(instance.prompt[i]), int(schedule.start[i]) + 1
+            if t == first and prompt > 0:
+                held = leading(schedule, i, t) if hashes else 0
+                computed = max(prompt - held, 1)
+                chunks.append((computed, prompt - computed))
+            elif first <= t <= schedule.finish[i]:
+                lengths.append(prompt + t - first)
+                for level, key in enumerate(hashes[i] if hashes else ()):
+                    size = min(instance.prefix_chunk, prompt - level * instance.prefix_chunk)
+                    read.setdefault(key, []).append(size)
+        yield batch(chunks, lengths, sum(sum(sizes) - max(sizes) for sizes in read.values()))
+
+
+def leading(schedule, i, t):
+    """Prompt tokens in chunks, from the first on, that somebody who started before holds in round t."""
+    instance, hashes = schedule.instance, schedule.instance.prefix_rows()
+    before = [j for j in range(instance.n) if (schedule.start[j], j) < (schedule.start[i], i) and schedule.finish[j] >= t]
+    there = {key for j in before for key in hashes[j]}
+    chunk, prompt, tokens = instance.prefix_chunk, int(instance.prompt[i]), 0
+    for level, key in enumerate(hashes[i]):
+        if key not in there:
+            break
+        tokens += min(chunk, prompt - level * chunk)
+    return tokens
+
+
+@st.composite
+def schedules(draw):
+    n = draw(st.integers(0, 6))
+    shared = draw(st.booleans())
+    rows = [(draw(st.integers(0, 9)), draw(st.integers(1, 6)), draw(st.integers(0, 12))) for _ in range(n)]
+    families = [draw(st.integers(0, 2)) for _ in range(n)]
+    prefix = [
+        [1000 * family + level for level in range(-(-prompt // 3))] for family, (prompt, _, _) in zip(families, rows, strict=True)
+    ]
+    # A whole chunk and the same chunk cut short by the end of a prompt are different chunks.
+    prefix = [
+        [key if (level + 1) * 3 <= prompt else 10_000 * (i + 1) + key for level, key in enumerate(keys)]
+        for i, (keys, (prompt, _, _)) in enumerate(zip(prefix, rows, strict=True))
+    ]
+    instance = Instance(
+        memory=1000,
+        prompt=[row[0] for row in rows],
+        output=[row[1] for row in rows],
+        arrival=[draw(st.integers(0, row[2])) for row in rows],
+        prefix=prefix if n else None,
+        prefix_chunk=3 if n else None,
+    )
+    return Schedule(instance, np.array([row[2] for row in rows], np.int64), "shared" if shared else "separate")
+
+
+@given(schedules(), models())
+def test_plan_in_seconds_is_the_sum_over_its_rounds(schedule, model):
+    ends = np.cumsum([0.0, *(model.seconds(load) for load in loads_by_round(schedule))])
+    found = seconds(schedule, model)
+    assert found.finish_s.tolist() == pytest.approx(ends[schedule.finish].tolist(), rel=1e-9, abs=1e-12)
+    assert found.arrival_s.tolist() == pytest.approx(ends[schedule.instance.arrival].tolist(), rel=1e-9, abs=1e-12)
+    assert found.first_token_s.tolist() == pytest.approx(ends[schedule.start + 1].tolist(), rel=1e-9, abs=1e-12)
+    assert found.makespan_s == pytest.approx(ends[-1], rel=1e-9)
+
+
+@given(schedules())
+def test_with_unit_cost_seconds_are_rounds(schedule):
+    found = seconds(schedule, "unit")
+    assert found.total_latency_s == schedule.total_latency
+    assert found.makespan_s == schedule.makespan
+
+
+def test_plan_beyond_the_measured_range_says_so():
+    model = CostModel("x", "linear", {"base": 1.0}, valid={"decodes": (0, 1)})
+    plan = Schedule(Instance(memory=99, prompt=[2, 2], output=[3, 3]), np.array([0, 0]))
+    assert seconds(plan, model).warnings == ["decodes = 2 (measured up to 1)"]

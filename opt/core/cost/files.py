@@ -17,7 +17,7 @@ from opt.core.source import TraceSource
 __all__ = ["COST_FORMAT", "read_cost", "write_cost"]
 
 COST_FORMAT = "kvopt-cost/1"
-NUMBERS = re.compile(r"\[\s*[-+.\de]+,\s*[-+.\de]+\s*\]")  # a pair of numbers, put on one line
+NUMBERS = re.compile(r"\[\s*([-+.\de]+),\s*([-+.\de]+)\s*\]")  # a pair of numbers, put on one line
 
 
 class _CostFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -66,5 +66,5 @@ def write_cost(model: CostModel, path: str | Path) -> None:
         default = {} if field.default_factory is not dataclasses.MISSING else field.default
         if held != default:
             value[name] = dict(held) if isinstance(default, dict) else held
-    text = NUMBERS.sub(lambda found: " ".join(found.group().split()), as_json(value).decode())
+    text = NUMBERS.sub(r"[\1, \2]", as_json(value).decode())
     write_bytes(text.encode(), path)
