@@ -13,7 +13,7 @@ a state of its own; one line in `opt.sim.policies.POLICIES` gives it a name. The
 last_s, ...), `config` and `cost`. A batch is filled by
 
 * `batch.decode()`: one token for everybody who is ready, or for the indices you give; False if they do not all fit;
-* `batch.add(i, tokens)`: a chunk of at most so many tokens of i's prompt; admits i if it waits; returns what it got;
+* `batch.add(i, tokens)`: a chunk of at most so many tokens of i's prompt; admits i if it waits; False if refused;
 * `batch.fits(i, tokens)`: a question only;
 * `batch.preempt(i)`: i loses its memory and waits again;
 * `batch.load(i, tokens)`, `batch.seconds(i, tokens)`: the step as it stands, or with so many more tokens of i.

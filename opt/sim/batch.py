@@ -163,10 +163,11 @@ class Batch:
         self.budget -= len(chosen)
         return True
 
-    def add(self, i: int, tokens: int | None = None) -> int:
-        """Let request i compute up to `tokens` of what it needs, all by default; return how many it got, 0 if refused.
+    def add(self, i: int, tokens: int | None = None) -> bool:
+        """Let request i compute up to `tokens` of what it needs, all by default; False if it is refused.
 
-        The budget and the engine's largest chunk cap it. A waiting request is admitted by it, with what the cache has.
+        The budget and the engine's largest chunk cap it: `budget` tells what is left. A waiting request is admitted by it,
+        with what the cache has. A decode counts as one token, an empty prompt as none.
         """
         engine = self._engine
         memory, progress = engine.memory, engine.workload.progress
@@ -174,7 +175,7 @@ class Batch:
         if state not in (WAITING, RUNNING):
             raise ValueError(f"request {engine.named(i)} is neither waiting nor running, so it cannot be scheduled")
         if state == WAITING and self.seats <= 0:
-            return 0
+            return False
         found = memory.match(i) if state == WAITING else NOTHING
         computed = int(progress.computed[i])
         if found.tokens <= computed:
@@ -183,13 +184,13 @@ class Batch:
         need = int(engine.workload.requests.prompt[i] + progress.produced[i]) - base
         largest = min(need, self.budget, engine.config.max_chunk or need)
         size = largest if tokens is None else min(largest, int(tokens))
-        if size <= 0 or not memory.take(i, base + size + (memory.spare if size == need else 0), found):
-            return 0
+        if (size <= 0 and need > 0) or not memory.take(i, base + size + (memory.spare if size == need else 0), found):
+            return False
         if state == WAITING:
             engine.admit(i, base, found.tokens)
             self.seats -= 1
         self._schedule(i, base, size, need)
-        return size
+        return True
 
     def fits(self, i: int, tokens: int | None = None, *, keep_free: int = 0) -> bool:
         """Whether a waiting request could hold `tokens` more than the cache has, all it needs by default, now.

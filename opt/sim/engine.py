@@ -235,7 +235,7 @@ class Engine:
             memory.spare,
             memory.available,
             self.now,
-            self.config.host(len(members) + len(chunks)),
+            self.config.host(int(load.decodes + load.prefill_sequences)),
             until_s,
             limit,
             self._durations,
@@ -328,7 +328,7 @@ class Engine:
         for _, context, size in chunks:
             tokens += size
             pairs += size * context + size * (size + 1) // 2
-            sequences += 1
+            sequences += size > 0
             cached += context
         kv = int(self.workload.progress.computed[members].sum()) + len(members)
         return Load(tokens, pairs, sequences, cached, len(members), kv, self._repeated(members))

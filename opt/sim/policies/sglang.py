@@ -82,9 +82,10 @@ class _Loop:
             if (wanted >= room and not alone) or batch.seats <= 0:
                 self.full = True
                 return
-            got = batch.add(i)
-            if got < need:
-                self.full = got == 0 and not alone
+            left = batch.budget
+            added = batch.add(i)
+            if not added or left - batch.budget < need:
+                self.full = not added and not alone
                 return
             room -= wanted
 
