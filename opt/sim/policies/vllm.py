@@ -120,7 +120,7 @@ def _victim(view: View, rule: str, batch: Batch) -> int:
 def _swap_seats(view: View, batch: Batch) -> None:
     """Preempt the worst running request while a strictly better one waits for a seat."""
     rank = view.requests.rank
-    while batch.seats <= 0 and (head := view.waiting.head) is not None:
+    while batch.seats <= 0 and (head := view.waiting.head) is not None and len(view.running) > len(batch.chunks):
         worst = _worst(view, batch)
         if rank[head] >= rank[worst]:
             return
