@@ -54,5 +54,33 @@ CLAIMS: dict[str, Entry] = {
     **_trap("svf-unbounded", "smallest volume first, ties against it, peaks up to M: sqrt(M/2) times the optimum"),
     **_trap("svf-unbounded-once", "smallest volume first, ties against it, L pairs: (sqrt(2)/3) sqrt(M) times the optimum"),
     **_trap("svf-unbounded-no-ties", "smallest volume first without ties: 0.4 M^(1/3) times the optimum"),
+    "svf-unbounded-distinct": Entry(
+        "smallest volume first, all volumes distinct: sqrt(M)/log(M) times the optimum, up to a constant",
+        "proofs.without_formula:all_volumes_distinct",
+    ),
+    "random-unbounded": Entry("a random order: M/2 times the optimum in expectation", "proofs.without_formula:random_order"),
     **_trap("orders-at-least-two", "every order under every rule: 2 - 1/k times the optimum on equal requests"),
+    "never-idle": Entry(
+        "every order that never idles: at most 2M(1 + sqrt(1 + ln M)) times the optimum", "proofs.roots:never_idle"
+    ),
+    "sof-root": Entry(
+        "shortest output first (MC-SF): at most 21 sqrt(M) + 9 times the optimum", "proofs.roots:shortest_output_first"
+    ),
+    "total-size-root": Entry("smallest peak first: at most 10 sqrt(M) + 5 times the optimum", "proofs.roots:smallest_peak_first"),
+    "mean-busy-time": Entry("the mean-busy-time bound, with and without arrivals", "proofs.mean_busy_time:mean_busy_time"),
+    "prices": Entry("prices per round prove a bound, also through dual-feasible functions", "proofs.mean_busy_time:price_bound"),
+    "svf": Entry("smallest volume first: 7/3 for small peaks, 4 up to half the memory", "proofs.svf:smallest_volume_first"),
+    "svf-sqrt": Entry("smallest volume first: 2 sqrt(M) + 5 whatever the peaks", "proofs.svf:smallest_volume_first_anyway"),
+    "density": Entry("where many requests end early some batch is good: C = 4", "proofs.density:density"),
+    "density-by-hand": Entry("the same with C = 9/2 and one set of weights", "proofs.density:density_by_hand"),
+    "sorted-f": Entry("Sorted-F is within 32 times the optimum", "proofs.sorted_f:sorted_f"),
+    "sorted-rate": Entry("Sorted-rate is within 16 times the optimum", "proofs.sorted_f:sorted_rate"),
+    "phases": Entry("phases are within 8 times the optimum, in near-linear time", "proofs.phases:phases"),
+    "phases-by-order": Entry("phases by the best order of a relaxation: 5.51 times the optimum", "proofs.phases:phases_by_order"),
+    "staggered": Entry(
+        "pipelines of identical requests: 2 times the optimum, any arrivals", "proofs.staggered:identical_requests"
+    ),
+    "staggered-prompts": Entry(
+        "pipelines by class, identical prompts: 7 times the optimum", "proofs.staggered:identical_prompts"
+    ),
 }

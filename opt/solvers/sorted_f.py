@@ -5,10 +5,10 @@ rounds as its longest output. The same order packed without barriers is usually 
 schedule carries the guarantee, so each solver returns the better of the two.
 
 * Sorted-F (Wang, Ye, Zhou, arXiv 2508.06133) takes the batch of least F = (sum of outputs)/size**2 among sets that fit
-  when started together. With exact minimisers and all requests present at round 0, TEL <= 36 OPT (`proofs`; 48 in the
+  when started together. With exact minimisers and all requests present at round 0, TEL <= 32 OPT (`proofs`; 48 in the
   paper). The fast former claims nothing.
 * Sorted-rate (ours) takes the batch of least (longest output)/size among sets whose peaks sum to at most the memory.
-  The minimiser is exact and near-linear, and with all requests present at round 0, TEL <= 18 OPT.
+  The minimiser is exact and near-linear, and with all requests present at round 0, TEL <= 16 OPT.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from opt.solvers.serial import pack_serial
 
 __all__ = ["batch_serial", "better", "rate_batches", "sorted_f", "sorted_f_serial", "sorted_rate"]
 
-SORTED_F_FACTOR = 36
-SORTED_RATE_FACTOR = 18
+SORTED_F_FACTOR = 32
+SORTED_RATE_FACTOR = 16
 EXACT_WORK = 10**8  # steps of the exact former that "auto" spends, a fraction of a second
 
 Former = Literal["auto", "exact", "fast"]
@@ -45,7 +45,7 @@ def sorted_f(instance: Instance, *, seed: int = 0, time_limit: float | None = No
         former: "exact" (minimum-F batches, pseudo-polynomial), "fast" (near-linear), or "auto": exact where its work
             stays below `EXACT_WORK` steps.
 
-    The guarantee TEL <= 36 OPT is stated in `stats["factor"]` only where the batches are exact minimisers and every
+    The guarantee TEL <= 32 OPT is stated in `stats["factor"]` only where the batches are exact minimisers and every
     request is there at round 0.
     """
     batch_of, exact = _f_batches(instance, former)
@@ -62,7 +62,7 @@ def sorted_f_serial(instance: Instance, *, seed: int = 0, time_limit: float | No
 
 
 def sorted_rate(instance: Instance, *, seed: int = 0, time_limit: float | None = None) -> Proposal:
-    """Return the better of batch-serial and overlapped Sorted-rate; TEL <= 18 OPT when all requests are there at round 0."""
+    """Return the better of batch-serial and overlapped Sorted-rate; TEL <= 16 OPT when all requests are there at round 0."""
     factor = SORTED_RATE_FACTOR if instance.offline else None
     return _better(instance, rate_batches(instance), {"batches": "exact", "factor": factor})
 
