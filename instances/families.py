@@ -18,7 +18,7 @@ from instances.sampling import ranks, uniform
 from opt.core.errors import InstanceError
 from opt.core.instance import Instance
 
-__all__ = ["GENERATOR", "MAX_REQUESTS", "TRAPS", "Columns", "Family"]
+__all__ = ["GENERATOR", "MAX_REQUESTS", "TRAPS", "Columns", "Family", "distinct_pairs"]
 
 Columns: TypeAlias = Mapping[str, Any]
 
@@ -226,11 +226,12 @@ def _svf_strong(n: int, memory: int, seed: int) -> Columns:
     return _requests(*[(1, 1, _largest(_svf_memory, memory, "svf-trap-strong")), (1, memory - 2, 1)] * (n // 2))
 
 
-def _distinct_pairs(longest: int) -> list[tuple[int, int, int]]:
-    """Return (prompt, output, volume) of thin requests with outputs from half to all of `longest`, volumes two apart.
+def distinct_pairs(longest: int) -> list[tuple[int, int, int]]:
+    """Return (prompt, output, volume) of thin requests with outputs above half of `longest`, volumes two apart.
 
     For each output the prompt is the least that lifts the volume to V = a(3a + 1)/2 or above, a the longest: the volumes
     lie in V .. V + a - 1 and every prompt is at least a, so no request of volume and peak in V .. V + a fits beside one.
+    At most a/3 of them are kept, so that all thin ones fit together.
     """
     goal, found = longest * (3 * longest + 1) // 2, []
     for output in range(longest // 2 + 1, longest + 1):
@@ -240,11 +241,11 @@ def _distinct_pairs(longest: int) -> list[tuple[int, int, int]]:
     for volume, prompt, output in sorted(found):
         if not kept or volume >= kept[-1][2] + 2:
             kept.append((prompt, output, volume))
-    return kept
+    return kept[: max(1, longest // 3)]
 
 
 def _distinct_memory(longest: int) -> int:
-    return _distinct_pairs(longest)[-1][2] + 1
+    return distinct_pairs(longest)[-1][2] + 1
 
 
 def _distinct_longest(memory: int) -> int:
@@ -253,12 +254,12 @@ def _distinct_longest(memory: int) -> int:
 
 
 def _distinct_size(memory: int) -> int:
-    return 2 * len(_distinct_pairs(_distinct_longest(memory)))
+    return 2 * len(distinct_pairs(_distinct_longest(memory)))
 
 
 def _svf_distinct(n: int, memory: int, seed: int) -> Columns:
     """Volumes rise strictly and alternate in shape: thin ones of many lengths, each sealed by one that is larger by 1."""
-    pairs = _distinct_pairs(_distinct_longest(memory))
+    pairs = distinct_pairs(_distinct_longest(memory))
     return _requests(*[request for s, o, volume in pairs for request in ((1, s, o), (1, volume, 1))])
 
 

@@ -109,7 +109,7 @@ def _tried(says: str, cases: Cases[Case], law: Law[Case], kind: Kind, domain: st
         count = 0
         for count, case in enumerate(cases(), 1):
             verdict = law(case)
-            if verdict is not True:
+            if isinstance(verdict, str) or not verdict:
                 reason = f": {verdict}" if isinstance(verdict, str) else ""
                 return Finding(False, kind, f"fails for {case}{reason}", count)
         if not count:

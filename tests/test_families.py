@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from instances import FAMILIES, generate
-from instances.families import TRAPS
+from instances.families import TRAPS, distinct_pairs
 from opt.core.certify import check_schedule
 from opt.core.errors import InstanceError
 
@@ -80,6 +80,50 @@ def test_svf_trap_no_ties(memory):
     assert made.output.tolist() == [made.n // 2, 1] * (made.n // 2)
     assert made.peak[::2].sum() <= memory  # the long ones fit together
     assert made.peak[1::2].min() + made.prompt[::2].min() + 1 > memory  # no short one fits beside any of them
+
+
+@pytest.mark.parametrize(("memory", "copies"), [(2, 1), (5, 2), (32, 4)])
+def test_fcfs_trap_sealed(memory, copies):
+    made = groups(generate("fcfs-trap-sealed", memory=memory, n=copies * (memory + 2)))
+    assert list(made.items()) == [((0, memory), copies), ((memory - 1, 1), copies), ((0, 1), copies * memory)]
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_fcfs_trap_log(copies):
+    """M = 64 = 4^3: lengths 32, 16, 8 occur 2, 4, 8 times a copy, 14 seals, and 64 * isqrt(9) short ones."""
+    made = groups(generate("fcfs-trap-log", memory=64, n=copies * 220))
+    thin = {(0, 64 >> i): copies << i for i in (1, 2, 3)}
+    assert made == {**thin, (63, 1): 14 * copies, (0, 1): 192 * copies}
+
+
+def test_lof_and_sof_traps():
+    assert groups(generate("lof-trap", memory=16, n=40)) == {(14, 2): 8, (1, 1): 32}
+    assert groups(generate("sof-trap-strong", memory=36, n=276)) == {(35, 1): 60, (0, 2): 216}
+
+
+@pytest.mark.parametrize("memory", SVF_MEMORIES)
+def test_svf_trap_strong(memory):
+    """The thin ones, one a round, fill the memory but one token: 2 + 3 + .. + (L + 1) = M - 1."""
+    made = generate("svf-trap-strong", memory=memory, n=6)
+    assert made.prompt.tolist() == [1, memory - 2] * 3
+    assert sum(1 + age for age in range(1, int(made.output[0]) + 1)) == memory - 1 == made.volume.min() == made.volume.max()
+
+
+@pytest.mark.parametrize("longest", [2, 3, 10, 24, 77])
+def test_svf_trap_distinct(longest):
+    made = generate("svf-trap-distinct", memory=distinct_pairs(longest)[-1][2] + 1)
+    assert (np.diff(made.volume) > 0).all()
+    assert made.peak[::2].sum() <= made.memory  # the thin ones fit together
+    assert made.peak[1::2].min() + made.prompt[::2].min() + 1 > made.memory  # no fat one fits beside any of them
+    assert (made.output[1::2] == 1).all()
+
+
+@pytest.mark.parametrize("together", [2, 3, 4, 7])
+def test_equal_trap(together):
+    """k = 2, 3, ..: peaks of 2k - 1 under M = k(2k - 1), which ages 1 .. 2k - 1 fill exactly."""
+    made = generate("equal-trap", memory=together * (2 * together - 1), n=3 * together)
+    assert groups(made) == {(0, 2 * together - 1): 3 * together}
+    assert sum(range(1, 2 * together)) == made.memory
 
 
 def test_four():
@@ -155,6 +199,7 @@ ORDERS = {
     "fcfs": lambda instance: lambda k: k,
     "size": lambda instance: lambda k: (int(instance.peak[k]), k),
     "output": lambda instance: lambda k: (int(instance.output[k]), k),
+    "longest": lambda instance: lambda k: (-int(instance.output[k]), k),
     "volume": lambda instance: lambda k: (int(instance.volume[k]), k),
 }
 
@@ -193,6 +238,12 @@ def test_svf_is_as_bad_as_its_formula(memory):
         ("total-size-trap", 128, "size", "output", False, 0.16 * sqrt(128)),
         ("total-size-trap-strong", 36, "size", "output", False, 0.9 * sqrt(36)),
         ("total-size-trap-strong", 36, "size", "output", True, 0.9 * sqrt(36)),
+        ("fcfs-trap-sealed", 32, "fcfs", "output", False, 32 / 3),
+        ("fcfs-trap-log", 64, "fcfs", "output", False, 64 / 6),
+        ("lof-trap", 64, "longest", "size", True, 0.6 * sqrt(64)),
+        ("sof-trap-strong", 36, "output", "size", True, 0.35 * sqrt(36)),
+        ("svf-trap-strong", 66, "volume", "output", False, 0.5 * sqrt(66)),
+        ("svf-trap-distinct", 898, "volume", "output", False, 3),
         ("svf-trap-no-ties", 614, "volume", "output", False, 0.4 * 614 ** (1 / 3)),
     ],
 )
