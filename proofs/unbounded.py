@@ -26,9 +26,10 @@ from opt.solvers.registry import SOLVERS
 from proofs.claim import Claim, Finding, Reference, Step
 from proofs.steps import argued, limit, tested
 
-__all__ = ["Phase", "Trap", "c", "claim_of", "latency_of", "r", "timetable"]
+__all__ = ["Phase", "Trap", "c", "claim_of", "half", "latency_of", "r", "timetable", "upto"]
 
 r, c = sp.symbols("r c", positive=True, integer=True)
+half = sp.Rational(1, 2)
 
 Size: TypeAlias = tuple[int, int]  # r and c
 
@@ -93,6 +94,11 @@ class Trap:
     exact: bool = True
     quotient: tuple[Step, ...] = ()
     at_least: str = ""
+
+
+def upto(n: Any) -> Any:
+    """Return 1 + 2 + .. + n."""
+    return n * (n + 1) / 2
 
 
 def claim_of(trap: Trap) -> Claim:

@@ -96,7 +96,8 @@ def test_fcfs_trap_log(copies):
     assert made == {**thin, (63, 1): 14 * copies, (0, 1): 192 * copies}
 
 
-def test_lof_and_sof_traps():
+def test_lof_sof_and_skip_ahead_traps():
+    assert groups(generate("skip-ahead-trap", memory=9, n=8)) == {(7, 1): 6, (0, 9): 2}
     assert groups(generate("lof-trap", memory=16, n=40)) == {(14, 2): 8, (1, 1): 32}
     assert groups(generate("sof-trap-strong", memory=36, n=276)) == {(35, 1): 60, (0, 2): 216}
 
@@ -242,6 +243,7 @@ def test_svf_is_as_bad_as_its_formula(memory):
         ("fcfs-trap-log", 64, "fcfs", "output", False, 64 / 6),
         ("lof-trap", 64, "longest", "size", True, 0.6 * sqrt(64)),
         ("sof-trap-strong", 36, "output", "size", True, 0.35 * sqrt(36)),
+        ("skip-ahead-trap", 64, "volume", "size", True, 0.7 * sqrt(64)),
         ("svf-trap-strong", 66, "volume", "output", False, 0.5 * sqrt(66)),
         ("svf-trap-distinct", 898, "volume", "output", False, 3),
         ("svf-trap-no-ties", 614, "volume", "output", False, 0.4 * 614 ** (1 / 3)),
