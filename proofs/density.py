@@ -293,7 +293,10 @@ def _far_cells(volume: sp.Expr, slope: sp.Expr) -> Iterator[Step]:
     """With t = b/j: 1/j + .. + 1/(b - 1) >= ln t, and the volume gives volume/(2 (t + 1/j))."""
     k = sp.Symbol("k", positive=True)
     yield inequality(
-        "1/k >= ln(1 + 1/k), so the counts j+1 .. b give at least slope * ln(b/j)", 1 / k, sp.log(1 + 1 / k), [(k, 1, None)]
+        "1/k >= 1/x for x in [k, k + 1], so the counts j + 1 .. b give at least slope times the integral, ln(b/j)",
+        1 / k,
+        1 / x,
+        [(k, 1, None), (x, k, k + 1)],
     )
     for (begin, log), (end, _) in pairwise(CUTS):
         if log:

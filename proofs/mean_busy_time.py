@@ -229,11 +229,14 @@ def priced(instance: Instance, prices: list[Fraction], counts: Memory) -> Fracti
 
 
 def _random_prices(seed: int) -> Iterator[tuple[Instance, int, list[Fraction]]]:
+    """Yield instances with optimum and prices: about the requests unfinished, which is a good guess, times up to two."""
     raw = np.random.PCG64(seed)
     for arrivals in (0, 6):
-        for instance, best, _ in solved(arrivals):
-            top = 2 * instance.n + 1
-            yield instance, best, [Fraction(int(raw.random_raw()) % (4 * top), 4) for _ in range(best + 1)]
+        for instance, best, start in solved(arrivals):
+            end = max((x + int(o) for x, o in zip(start, instance.output, strict=True)), default=0)
+            guess = [Fraction(instance.n * (end - t), end) for t in range(end + 1)]
+            yield instance, best, [price * (int(raw.random_raw()) % 9) / 4 for price in guess]
+            yield instance, best, [price / (1 + int(raw.random_raw()) % 2) for price in guess]
 
 
 def price_bound(capacity: Fraction = Fraction(1)) -> Claim:
@@ -279,7 +282,7 @@ def price_bound(capacity: Fraction = Fraction(1)) -> Claim:
                     f"no prices exceed the optimum, with {name}",
                     lambda: _random_prices(3),
                     lambda case, counts=counts: law(case, counts),  # type: ignore[misc]
-                    domain="120 small instances, half with arrivals, random prices",
+                    domain="120 small instances, half with arrivals, two random sets of prices each",
                 )
                 for name, counts in (
                     ("plain memory", share),
