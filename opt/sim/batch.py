@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,10 @@ from opt.sim.workload import RUNNING, WAITING, Progress, Requests
 if TYPE_CHECKING:
     from opt.sim.engine import Engine
 
-__all__ = ["FOREVER", "Batch", "View"]
+__all__ = ["FOREVER", "Batch", "Chunk", "View"]
+
+Chunk: TypeAlias = tuple[int, int, int]  # request, tokens in memory before it, tokens computed
+
 
 FOREVER = 2**62  # steps; in practice: until something arrives, finishes or needs memory
 
@@ -87,15 +90,17 @@ class View:
 
     def ready(self) -> IntArray:
         """Return the running requests whose next step is a decode, in the order of admission."""
-        progress = self.progress
-        return kernels.ready(self.running, self.requests.prompt, progress.computed, progress.produced)
+        return kernels.ready(*self._columns())
 
     def partial(self) -> list[int]:
         """Return the running requests whose prompt (or recomputation) is not finished, in the order of admission."""
-        running, progress = self.running, self.progress
-        needs = (self.requests.prompt + progress.produced - progress.computed)[running]
-        found: list[int] = running[(needs > 1) | (progress.produced[running] == 0)].tolist()
+        found: list[int] = kernels.unfinished(*self._columns()).tolist()
         return found
+
+    def _columns(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+        engine = self._engine
+        progress = engine.workload.progress
+        return engine.running[: engine.count], engine.workload.requests.prompt, progress.computed, progress.produced
 
     def needs(self, i: int) -> int:
         """Return the tokens a request has to compute before it makes its next one; cached ones are not among them."""
@@ -130,14 +135,13 @@ class Batch:
     batch to be asked again at that time even if nothing arrives.
     """
 
-    __slots__ = ("_engine", "_members", "budget", "chunks", "preempted", "repeat", "seats", "singles", "wake_s")
+    __slots__ = ("_engine", "budget", "chunks", "preempted", "repeat", "seats", "singles", "wake_s")
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._members: dict[int, None] | None = None
         self.budget = engine.config.token_budget
         self.seats = engine.config.max_running - engine.count
-        self.chunks: list[tuple[int, int, int]] = []  # request, context, tokens
+        self.chunks: list[Chunk] = []
         self.singles: IntArray = np.empty(0, np.int64)
         self.preempted: list[int] = []
         self.repeat = 1
@@ -154,10 +158,9 @@ class Batch:
             raise ValueError("a batch takes its decodes once; collect them first")
         if len(chosen) > self.budget:
             return False
-        more = kernels.blocks_for_all(chosen, progress.computed, memory.blocks, memory.block, memory.spare)
-        if more > memory.available:
+        more = kernels.reserve_all(chosen, progress.computed, memory.blocks, memory.block, memory.spare, memory.available)
+        if more < 0:
             return False
-        kernels.reserve_all(chosen, progress.computed, memory.blocks, memory.block, memory.spare)
         memory.grow(more)
         self.singles = chosen
         self.budget -= len(chosen)

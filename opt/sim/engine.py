@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,7 +31,7 @@ from opt.core.cost import UNIT, CostModel, Load
 from opt.core.cost.layout import LOCALITY
 from opt.core.errors import InstanceError
 from opt.sim import kernels
-from opt.sim.batch import FOREVER, Batch, View
+from opt.sim.batch import FOREVER, Batch, Chunk, View
 from opt.sim.config import EngineConfig
 from opt.sim.memory import Memory
 from opt.sim.prefix import Prefixes
@@ -213,17 +213,16 @@ class Engine:
     def _execute(self, batch: Batch, until_s: float) -> None:
         """Run the steps of a batch."""
         progress, memory, members, chunks = self.workload.progress, self.memory, batch.singles, batch.chunks
-        load = self.load_of(members, chunks)
-        begun = self.now
-        limit = 1 if chunks else min(batch.repeat, LONGEST_RUN)
-        first_gaps = np.empty(len(members) + len(chunks))
-        steps, now, taken = kernels.run_steps(
+        begun, size = self.now, len(members)
+        tokens, pairs, sequences, context = _prefill_of(chunks)
+        gaps = np.empty(size + len(chunks))
+        steps, self.now, taken, kv = kernels.run_steps(
             self.cost.coefficients,
-            float(load.prefill_tokens),
-            float(load.prefill_pairs),
-            float(load.prefill_sequences),
-            float(load.prefill_context),
-            float(load.repeated_kv),
+            float(tokens),
+            float(pairs),
+            float(sequences),
+            float(context),
+            float(self._repeated(members)),
             members,
             progress.computed,
             progress.produced,
@@ -235,35 +234,32 @@ class Engine:
             memory.spare,
             memory.available,
             self.now,
-            self.config.host(int(load.decodes + load.prefill_sequences)),
+            self.config.host(size + sequences),
             until_s,
-            limit,
+            1 if chunks else min(batch.repeat, LONGEST_RUN),
             self._durations,
-            first_gaps,
+            gaps,
         )
-        self.now = now
         self.steps += steps
         if taken:
             memory.grow(taken)
-        gaps = len(members) + (self._finish_chunks(chunks, first_gaps[len(members) :]) if chunks else 0)
-        if len(members):
+        written = size + (self._finish_chunks(chunks, gaps[size:]) if chunks else 0)
+        if size:
             self._since_token = 0
-        sizes = (int(load.prefill_tokens), len(chunks), len(members), int(load.kv_tokens))
-        run = Run(begun, steps, *sizes, memory.used, self.count, len(self.waiting))
-        self.log.steps(run, self._durations[:steps], first_gaps[:gaps])
+        run = Run(begun, steps, tokens, len(chunks), size, kv, memory.used, self.count, len(self.waiting))
+        self.log.steps(run, self._durations[:steps], gaps[:written])
         self._retire()
 
-    def _finish_chunks(self, chunks: list[tuple[int, int, int]], gaps: FloatArray) -> int:
-        progress = self.workload.progress
-        who, context, tokens = np.array(chunks, np.int64).T.copy()
-        again = np.minimum(progress.reached[who], context + tokens) - context
-        self.recomputed += int(again[again > 0].sum())
-        made = int(progress.produced[who].sum())
-        columns = (progress.computed, progress.produced, progress.first_s, progress.last_s, progress.max_gap_s)
-        count = kernels.finish_chunks(who, tokens, self.now, self.workload.requests.prompt, *columns, gaps)
-        if int(progress.produced[who].sum()) > made:
+    def _finish_chunks(self, chunks: list[Chunk], gaps: FloatArray) -> int:
+        """Let chunks count as computed; return how many gaps between tokens ended."""
+        progress, prompt = self.workload.progress, self.workload.requests.prompt
+        counts = (progress.computed, progress.produced, progress.reached)
+        times = (progress.first_s, progress.last_s, progress.max_gap_s)
+        written, made, again = kernels.finish_chunks(np.array(chunks, np.int64), self.now, prompt, *counts, *times, gaps)
+        self.recomputed += again
+        if made:
             self._since_token = 0
-        return count
+        return written
 
     def _retire(self) -> None:
         """Let those go that have made all their tokens here; who has more to make elsewhere may be submitted there."""
@@ -322,16 +318,11 @@ class Engine:
         self.workload.progress.state[i] = FUTURE
         self.submitted -= 1
 
-    def load_of(self, members: IntArray, chunks: Iterable[tuple[int, int, int]]) -> Load:
+    def load_of(self, members: IntArray, chunks: Sequence[Chunk]) -> Load:
         """Return the load of a step: `members` decode, `chunks` are (request, context, tokens)."""
-        tokens = pairs = sequences = cached = 0
-        for _, context, size in chunks:
-            tokens += size
-            pairs += size * context + size * (size + 1) // 2
-            sequences += size > 0
-            cached += context
+        tokens, pairs, sequences, context = _prefill_of(chunks)
         kv = int(self.workload.progress.computed[members].sum()) + len(members)
-        return Load(tokens, pairs, sequences, cached, len(members), kv, self._repeated(members))
+        return Load(tokens, pairs, sequences, context, len(members), kv, self._repeated(members))
 
     def _repeated(self, members: IntArray) -> int:
         """Return the shared tokens that decodes read again; not counted where they cost as much as others."""
@@ -359,6 +350,17 @@ class Engine:
     def _stalled(self, what: str) -> StalledError:
         state = f"{len(self.waiting)} waiting, {self.count} running, {self.memory.available} blocks available"
         return StalledError(f"policy {self.policy.name} {what} at {self.now:g} s ({state}); its decision has to change")
+
+
+def _prefill_of(chunks: Sequence[Chunk]) -> tuple[int, int, int, int]:
+    """Return tokens, attention pairs, sequences and cached context of chunks, as `Load` counts them."""
+    tokens = pairs = sequences = cached = 0
+    for _, context, size in chunks:
+        tokens += size
+        pairs += size * context + size * (size + 1) // 2
+        sequences += size > 0
+        cached += context
+    return tokens, pairs, sequences, cached
 
 
 def _memory(workload: Workload, config: EngineConfig, kv_tokens: int | None) -> Memory:

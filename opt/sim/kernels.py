@@ -9,7 +9,7 @@ from opt.core.cost.formula import iteration_seconds
 from opt.solvers.jit import compiled
 from opt.solvers.ledger import FAR, earliest
 
-__all__ = ["blocks_for_all", "drop", "finish_chunks", "first_start", "ready", "reserve_all", "retire", "run_steps"]
+__all__ = ["drop", "finish_chunks", "first_start", "ready", "reserve_all", "retire", "run_steps", "unfinished"]
 
 
 @compiled
@@ -25,19 +25,29 @@ def ready(running: IntArray, prompt: IntArray, computed: IntArray, produced: Int
 
 
 @compiled
-def blocks_for_all(members: IntArray, computed: IntArray, blocks: IntArray, block: int, spare: int) -> int:
-    """Return how many more blocks the members need for one token each; `spare` slots beyond what is computed."""
-    more = 0
-    for i in members:
-        more += max(0, -(-(computed[i] + 1 + spare) // block) - blocks[i])
-    return more
+def unfinished(running: IntArray, prompt: IntArray, computed: IntArray, produced: IntArray) -> IntArray:
+    """Return the others, in order: those whose prompt, or what was lost of it, is not computed yet."""
+    found = np.empty(len(running), np.int64)
+    size = 0
+    for i in running:
+        if produced[i] == 0 or prompt[i] + produced[i] - computed[i] > 1:
+            found[size] = i
+            size += 1
+    return found[:size]
 
 
 @compiled
-def reserve_all(members: IntArray, computed: IntArray, blocks: IntArray, block: int, spare: int) -> None:
-    """Give every member the blocks for one more token."""
+def reserve_all(members: IntArray, computed: IntArray, blocks: IntArray, block: int, spare: int, room: int) -> int:
+    """Give every member the blocks for one more token and `spare` ones, and return how many; -1 if `room` is less."""
+    more = 0
     for i in members:
-        blocks[i] = max(blocks[i], -(-(computed[i] + 1 + spare) // block))
+        more += max(0, -(-(computed[i] + 1 + spare) // block) - blocks[i])
+    if more > room:
+        return -1
+    if more > 0:
+        for i in members:
+            blocks[i] = max(blocks[i], -(-(computed[i] + 1 + spare) // block))
+    return more
 
 
 @compiled
@@ -64,8 +74,8 @@ def run_steps(
     limit: int,
     durations: FloatArray,
     gaps: FloatArray,
-) -> tuple[int, float, int]:
-    """Run one step, and equal ones after it while nothing changes; return (steps, time, blocks taken).
+) -> tuple[int, float, int, int]:
+    """Run one step, and equal ones after it while nothing changes; return (steps, time, blocks taken, KV tokens at first).
 
     Every member makes a token in each step. The first step has its blocks already; a further one is run when it starts
     before `until`, its blocks are among the `room` left, nobody is done, and fewer than `limit` have run. `durations`
@@ -75,6 +85,7 @@ def run_steps(
     kv = 0
     for i in members:
         kv += computed[i] + 1
+    first_kv = kv
     steps, taken = 0, 0
     while True:
         if steps > 0:
@@ -113,30 +124,35 @@ def run_steps(
         kv += size
         if done:
             break
-    return steps, now, taken
+    return steps, now, taken, first_kv
 
 
 @compiled
 def finish_chunks(
-    members: IntArray,
-    tokens: IntArray,
+    chunks: IntArray,
     end: float,
     prompt: IntArray,
     computed: IntArray,
     produced: IntArray,
+    reached: IntArray,
     first_s: FloatArray,
     last_s: FloatArray,
     max_gap_s: FloatArray,
     gaps: FloatArray,
-) -> int:
-    """Add chunks to what is computed; a completed one makes a token. Return the number of gaps written."""
-    count = 0
-    for k in range(len(members)):
-        i = members[k]
-        computed[i] += tokens[k]
+) -> tuple[int, int, int]:
+    """Add chunks (m, 3: request, context, tokens) to what is computed; a completed one makes a token.
+
+    Return the number of gaps written, tokens made, and tokens computed that had been computed before.
+    """
+    count, made, again = 0, 0, 0
+    for k in range(len(chunks)):
+        i = chunks[k, 0]
+        again += max(0, min(reached[i], chunks[k, 1] + chunks[k, 2]) - chunks[k, 1])
+        computed[i] += chunks[k, 2]
         if computed[i] < prompt[i] + produced[i]:
             continue
         produced[i] += 1
+        made += 1
         if produced[i] == 1:
             first_s[i] = end
         else:
@@ -146,7 +162,7 @@ def finish_chunks(
             if gap > max_gap_s[i]:
                 max_gap_s[i] = gap
         last_s[i] = end
-    return count
+    return count, made, again
 
 
 @compiled

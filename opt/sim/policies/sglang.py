@@ -15,7 +15,7 @@ enter the prefix cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,12 +37,13 @@ SHARED = 32  # tokens
 
 def sglang(requests: Requests, config: EngineConfig, *, order: str, seed: int = 0) -> Policy:
     """Return SGLang's scheduler with a key of `ORDERS` for its waiting queue."""
-    return Policy(_Loop(ORDERS[order], np.random.PCG64(seed)).decide)
+    rank = -requests.expected if order == "lof" else None
+    return Policy(_Loop(ORDERS[order], np.random.PCG64(seed)).decide, rank)
 
 
 @dataclass
 class _Loop:
-    order: Callable[[View, np.random.PCG64], list[int]]
+    order: Callable[[View, np.random.PCG64], Iterable[int]]
     random: np.random.PCG64
     ratio: float = RATIO
     full: bool = False
@@ -75,7 +76,7 @@ class _Loop:
             batch.add(i)
         ahead = _to_come(view, view.running)
         room = view.memory[0] - self.ratio * float(ahead.sum())
-        for i in self.order(view, self.random) if batch.budget > 0 else []:
+        for i in self.order(view, self.random) if batch.budget > 0 else ():
             need = view.needs(i)
             wanted = need + int(_to_come(view, np.array([i]))[0])
             alone = not len(view.running)
@@ -114,17 +115,21 @@ def _to_come(view: View, who: IntArray) -> IntArray:
     return np.where(expected == ABSENT, CLIP, np.minimum(left, CLIP)).astype(np.int64)
 
 
-def _fcfs(view: View, random: np.random.PCG64) -> list[int]:
-    return list(view.waiting)
+def _queue(view: View, random: np.random.PCG64) -> Iterator[int]:
+    """Yield the head of the queue for as long as it is admitted; the queue is in the policy's order already."""
+    last = None
+    while (head := view.waiting.head) is not None and head != last:
+        last = head
+        yield head
 
 
-def _lof(view: View, random: np.random.PCG64) -> list[int]:
-    return sorted(view.waiting, key=lambda i: -view.requests.expected[i])
-
-
-def _shuffled(view: View, random: np.random.PCG64) -> list[int]:
+def _shuffled(view: View, random: np.random.PCG64) -> Iterator[int]:
+    """Yield the queue in random order, drawn as far as it is needed."""
     waiting = list(view.waiting)
-    return [waiting[k] for k in np.argsort(random.random_raw(len(waiting)), kind="stable")]
+    while waiting:
+        at = int(random.random_raw()) % len(waiting)
+        waiting[at], waiting[-1] = waiting[-1], waiting[at]
+        yield waiting.pop()
 
 
 def _lpm(view: View, random: np.random.PCG64) -> list[int]:
@@ -176,10 +181,10 @@ def _dfs_weight(view: View, random: np.random.PCG64) -> list[int]:
     return found
 
 
-ORDERS: dict[str, Callable[[View, np.random.PCG64], list[int]]] = {
-    "fcfs": _fcfs,
+ORDERS: dict[str, Callable[[View, np.random.PCG64], Iterable[int]]] = {
+    "fcfs": _queue,
     "lpm": _lpm,
     "dfs-weight": _dfs_weight,
-    "lof": _lof,
+    "lof": _queue,
     "random": _shuffled,
 }
