@@ -206,6 +206,14 @@ def test_phases_are_feasible_forwards_and_reflected():
             assert feasible(instance, start.tolist())
 
 
+def test_sums_of_starts_do_not_wrap():
+    """One phase of 100,000 requests that own the memory, one of them short: first, not last, though n * length is 2 * 10**19."""
+    memory, n = 2**31 - 1, 100_000
+    instance = Instance(memory, [memory - 1] + [0] * (n - 1), [1] + [memory] * (n - 1))
+    ((_, start),) = in_phases(instance, np.ones(n), np.e, 1)
+    assert (start[0], sorted(start.tolist())[2]) == (0, memory + 1)
+
+
 def test_phases_stay_within_their_factor_where_other_policies_do_not():
     """On every family made against some policy, against the proved bound, and with the serial form alone."""
     for family in FAMILIES.values():

@@ -88,7 +88,8 @@ def _one_after_another(
         last = first
         running = [(np.int64(0), np.int64(0))]
         running.pop()
-        t, held, length, total, outputs = np.int64(0), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+        t, held, length = np.int64(0), np.int64(0), np.int64(0)
+        total, outputs = 0.0, 0.0  # sums of up to n * length, which may pass 2**63
         while last < n and phase_of[order[last]] == phase_of[order[first]]:
             i = order[last]
             while held + peak[i] > memory:  # the smallest peak that waits does not fit, so none does
@@ -102,7 +103,7 @@ def _one_after_another(
             total += t
             outputs += output[i]
             last += 1
-        reflect = (last - first) * length - outputs - total < total
+        reflect = float(last - first) * length - outputs < 2 * total
         for at in range(first, last):
             i = order[at]
             start[i] = now + (length - output[i] - start[i] if reflect else start[i])
