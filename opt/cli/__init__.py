@@ -14,6 +14,7 @@ import click
 from opt.cli.benching import bench
 from opt.cli.capacity import capacity
 from opt.cli.console import Console
+from opt.cli.costing import fit, measure
 from opt.cli.intake import describe, generate, import_trace, mix_files
 from opt.cli.pictures import list_names, plot_plan
 from opt.cli.proving import prove
@@ -55,6 +56,8 @@ for verb in (
     prove,
     bench,
     capacity,
+    fit,
+    measure,
     list_names,
 ):
     cli.add_command(verb)

@@ -102,6 +102,12 @@ def _gpus() -> dict[str, str]:
     return {name: f"{gpu.memory / 2**30:.2f} GiB: {gpu.note}" for name, gpu in GPUS.items()}
 
 
+def _costs() -> dict[str, str]:
+    from opt.core.cost.registry import COSTS, summary
+
+    return {name: summary(name) for name in COSTS}
+
+
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "solvers": _solvers,
     "bounds": _bounds,
@@ -113,6 +119,7 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "claims": _claims,
     "models": _models,
     "gpus": _gpus,
+    "costs": _costs,
 }
 
 

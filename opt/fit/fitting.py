@@ -28,6 +28,8 @@ KNEES = np.geomspace(16, 1024, 25)  # tokens
 EXPONENTS = (1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0)
 FEWEST = 8  # iterations
 ROUNDS = 5  # of reweighting
+SEARCH_ROUNDS = 2  # while the bend is searched,
+SAMPLE = 1500  # on as many iterations
 SMALL = 0.01  # relative error from which on a larger one counts less than its square
 
 P, A, S, X, B, K, R = range(len(Load._fields))
@@ -42,6 +44,12 @@ class _Problem:
     tokens: FloatArray
     others: Mapping[str, FloatArray]
     held: FloatArray
+
+    def sample(self) -> _Problem:
+        """Return at most `SAMPLE` random rows: enough to choose a bend."""
+        which = np.random.default_rng(0).permutation(len(self.seconds))[:SAMPLE]
+        others = {name: column[which] for name, column in self.others.items()}
+        return _Problem(self.seconds[which], self.weights[which], self.tokens[which], others, self.held[which])
 
 
 @dataclass(frozen=True)
@@ -112,17 +120,17 @@ def _features(rows: FloatArray, mixing: bool) -> dict[str, FloatArray]:
     return {name: column for name, column in found.items() if (column > 0).any()}
 
 
-def _solve(problem: _Problem, columns: Mapping[str, FloatArray]) -> _Solved:
+def _solve(problem: _Problem, columns: Mapping[str, FloatArray], rounds: int = ROUNDS) -> _Solved:
     """Return the non-negative coefficients of the columns and of the others.
 
     They make relative errors small: squares for small ones, sizes for large ones. What is held is there whatever they are.
     """
     features = {**columns, **problem.others}
     matrix = np.column_stack(list(features.values()))
-    scale = matrix.max(axis=0)
+    scale = np.maximum(matrix.max(axis=0), np.finfo(float).tiny)  # a sample may miss a rare column
     relative = matrix / scale / problem.seconds[:, None]
     weights, wanted = problem.weights, 1 - problem.held / problem.seconds
-    for _ in range(ROUNDS + 1):
+    for _ in range(rounds + 1):
         root = np.sqrt(weights)
         coefficients, _ = nnls(relative * root[:, None], wanted * root, maxiter=100 * len(features))
         errors = np.abs(relative @ coefficients - wanted)
@@ -137,19 +145,16 @@ def _linear(problem: _Problem) -> dict[str, Any]:
 
 def _bent(problem: _Problem, form: Form) -> dict[str, Any]:
     """Return the best knee (and exponent): (knee^q + n^q)^(1/q) is one more column for each."""
-    best: tuple[_Solved, float, float] | None = None
-    for exponent in EXPONENTS if form == "p-norm" else (np.inf,):
-        for knee in KNEES:
-            solved = _solve(problem, {"per_token": _bend(problem.tokens, knee, exponent)})
-            if best is None or solved.loss < best[0].loss:
-                best = solved, float(knee), float(exponent)
-    assert best is not None
-    solved, knee, exponent = best
-    terms = {**solved.terms, "floor": solved.terms["per_token"] * knee}
+    exponents = EXPONENTS if form == "p-norm" else (np.inf,)
+    few = problem.sample()
+    tried = ((exponent, float(knee)) for exponent in exponents for knee in KNEES)
+    exponent, knee = min(tried, key=lambda bend: _solve(few, {"per_token": _bend(few.tokens, *bend)}, SEARCH_ROUNDS).loss)
+    terms = dict(_solve(problem, {"per_token": _bend(problem.tokens, exponent, knee)}).terms)
+    terms["floor"] = terms["per_token"] * knee
     return {"terms": terms, "exponent": exponent if form == "p-norm" else 1.0}
 
 
-def _bend(tokens: FloatArray, knee: float, exponent: float) -> FloatArray:
+def _bend(tokens: FloatArray, exponent: float, knee: float) -> FloatArray:
     larger, smaller = np.maximum(tokens, knee), np.minimum(tokens, knee)
     if exponent == np.inf:
         return larger

@@ -15,7 +15,7 @@ import numpy as np
 from opt.core.capacity import GPUS, MODELS, capacity, named
 from opt.core.cost.load import Load
 from opt.core.cost.model import CostModel, Form
-from opt.core.cost.plausible import checks
+from opt.core.cost.plausible import Check, checks
 from opt.core.cost.shapes import shape_of
 from opt.core.errors import InstanceError
 from opt.fit.fitting import FEWEST, fit_iterations
@@ -43,6 +43,42 @@ ABOVE = 1 + 1e-5  # so that rounding to six digits keeps a held term possible
 
 
 @dataclasses.dataclass(frozen=True)
+class Physical:
+    """A fit, the terms held at the chip's peak with their seconds, and what it still asks beyond the peak."""
+
+    model: CostModel
+    least: Mapping[str, float]
+    wrong: Sequence[Check]
+
+    def checked(self) -> CostModel:
+        """Return the model, or refuse it.
+
+        Raises:
+            InstanceError: with the implied figures and the peaks.
+        """
+        if self.wrong:
+            said = "; ".join(str(check) for check in self.wrong)
+            raise InstanceError(f"{self.model.name}: {said}. Check the machine (gpu, tp, model) and the units of the times")
+        return self.model
+
+
+def physical(fit: Callable[..., CostModel]) -> Physical:
+    """Return a fit within what the chip has, as far as it goes.
+
+    A small KV cache read from L2, or terms that rise together and share their time, make a price come out below what the
+    peak allows; such a term is held at the peak and all others are fitted again. What exceeds the peak by more is wrong.
+    """
+    model = fit()
+    beyond = [check for check in checks(model) if not check.possible]
+    holdable = [check for check in beyond if check.what in HELD and check.implied <= SLACK * check.peak]
+    if not holdable or len(holdable) < len(beyond):
+        return Physical(model, {}, beyond)
+    least = {HELD[check.what]: model.terms[HELD[check.what]] * check.implied / check.peak * ABOVE for check in holdable}
+    model = fit(least=least)
+    return Physical(model, least, [check for check in checks(model) if not check.possible])
+
+
+@dataclasses.dataclass(frozen=True)
 class Setting:
     """What is needed to make iterations of operator tables: the measured parts, the KV capacity, the machine."""
 
@@ -50,11 +86,15 @@ class Setting:
     memory: int
     machine: Mapping[str, Any]
 
-    def errors(
-        self, form: Form, *, splits: range = range(SPLITS), thin: bool = False, least: Mapping[str, float] | None = None
-    ) -> Errors:
-        """Return the held-out errors of a form; `thin` withholds half of the dense points too."""
+    def errors(self, form: Form, *, splits: range = range(SPLITS), thin: bool = False) -> Errors:
+        """Return the held-out errors of a form, over splits with these seeds; `thin` withholds half of the dense points too."""
+        least = self.fitted(form, name="held out").least
         return held_out(self.operators, form, limits=LIMITS, memory=self.memory, splits=splits, thin=thin, least=least)
+
+    def fitted(self, form: Form, **fields: Any) -> Physical:
+        """Return the fit of a form to all points, within what the chip has."""
+        mixing, machine = self.operators.joint, fields.pop("machine", self.machine)
+        return physical(partial(fit_iterations, self.iterations(), form, mixing=mixing, machine=machine, **fields))
 
     def iterations(self) -> Iterations:
         """Return the iterations of all measured points."""
@@ -109,10 +149,8 @@ def fit_tables(
         "machine": {**made.machine, "engine": engine},
         "origin": {**_stamp(), **(origin or {}), "tables": sources},
     }
-    fit = partial(fit_iterations, made.iterations(), form, mixing=made.operators.joint, name=name, **fields)
-    fitted, least = _possible(fit)
-    error = {"split": SPLIT, "held_out": made.errors(form, least=least).summary()}
-    return dataclasses.replace(fitted, error=error)
+    fitted = made.fitted(form, name=name, **fields).checked()
+    return dataclasses.replace(fitted, error={"split": SPLIT, "held_out": made.errors(form).summary()})
 
 
 def fit_log(
@@ -132,30 +170,12 @@ def fit_log(
         iterations = type(iterations)(rows, np.concatenate([iterations.seconds, log.iterations.seconds]))
     fields: dict[str, Any] = {"machine": {**logs[0].machine, **(machine or {})}, "memory": memory}
     fields["origin"] = {**_stamp(), **logs[0].origin}
-    fitted, least = _possible(partial(fit_iterations, iterations, form, mixing=True, name=name, **fields))
+    fit = physical(partial(fit_iterations, iterations, form, mixing=True, name=name, **fields))
     if len(iterations) < 2 * FEWEST:
-        return fitted
-    error = {"split": SPLIT_LOG, "held_out": held_out_log(iterations, form, mixing=True, least=least).summary()}
-    return dataclasses.replace(fitted, error=error)
+        return fit.checked()
+    error = {"split": SPLIT_LOG, "held_out": held_out_log(iterations, form, mixing=True, least=fit.least).summary()}
+    return dataclasses.replace(fit.checked(), error=error)
 
 
 def _stamp() -> dict[str, Any]:
     return {"fitted": datetime.date.today().isoformat(), "by": f"kvopt {importlib.metadata.version('kvopt')}"}
-
-
-def _possible(fit: Callable[..., CostModel]) -> tuple[CostModel, dict[str, float]]:
-    """Return a fit that the chip can do, and the floors it needed.
-
-    A small KV cache read from L2, or terms that rise together and share their time, make a price come out below what the
-    peak allows; such a term is held at the peak and all others are fitted again. What exceeds the peak by more is refused.
-
-    Raises:
-        InstanceError: with the implied figure and the peak.
-    """
-    fitted = fit()
-    wrong = [check for check in checks(fitted) if not check.possible]
-    if any(check.implied > SLACK * check.peak or check.what not in HELD for check in wrong):
-        said = "; ".join(str(check) for check in wrong)
-        raise InstanceError(f"{fitted.name}: {said}. Check the machine (gpu, tp, model) and the units of the times")
-    least = {HELD[check.what]: fitted.terms[HELD[check.what]] * check.implied / check.peak * ABOVE for check in wrong}
-    return (fit(least=least) if least else fitted), least

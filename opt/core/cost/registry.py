@@ -11,7 +11,7 @@ from opt.core.cost.files import read_cost
 from opt.core.cost.model import UNIT, CostModel
 from opt.core.errors import InstanceError
 
-__all__ = ["COSTS", "PRESETS", "cost_model"]
+__all__ = ["COSTS", "PRESETS", "cost_model", "summary"]
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -36,3 +36,18 @@ def cost_model(name: str | Path | CostModel) -> CostModel:
     close = difflib.get_close_matches(str(name), list(COSTS), 3)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
     raise InstanceError(f"cost {str(name)!r} is neither a name nor a file{hint} (`kvopt list costs` shows all names)")
+
+
+def summary(name: str) -> str:
+    """Return one line about a cost model: machine, what the chip cannot do, KV capacity, held-out error or source."""
+    from opt.core.cost.plausible import checks
+
+    model = COSTS[name]()
+    machine, error = model.machine, model.error.get("held_out")
+    wrong = [f"{check.what} at {check.implied / check.peak:.1f} times the peak" for check in checks(model) if not check.possible]
+    said = [f"{machine['model']} on {machine.get('tp', 1)} x {machine['gpu']}"] if machine else []
+    said += [f"IMPOSSIBLE: {', '.join(wrong)}"] if wrong else []
+    said += [f"KV capacity {model.memory:,}"] if model.memory else []
+    source = str(model.origin["source"]).partition(";")[0]
+    said += [f"held-out error {error['median']:.1%} median, {error['p95']:.1%} P95" if error else source]
+    return "; ".join(said)
