@@ -11,6 +11,7 @@ from opt.solvers.exact.cpsat import cpsat
 from opt.solvers.exact.dp import dp
 from opt.solvers.exact.milp import milp
 from opt.solvers.exact.structure import exact
+from opt.solvers.horizon import horizon
 from opt.solvers.one_bit import one_bit
 from opt.solvers.orders import KEYS, run_order
 from opt.solvers.phases import phases
@@ -30,6 +31,7 @@ SOLVERS: dict[str, Solver] = {
     "sorted-rate": sorted_rate,
     "phases": phases,
     "staggered": staggered,
+    "horizon": horizon,
     "one-bit": one_bit,
     "dp": dp,
     "milp": milp,

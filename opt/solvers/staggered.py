@@ -47,7 +47,7 @@ from opt.solvers.ledger import FAR, advance, earliest, new_profile, occupy, pack
 from opt.solvers.orders import order_of
 from opt.solvers.serial import pack_serial
 
-__all__ = ["fluid_release", "least_gap", "paced", "pipeline_peak", "pipelines", "queues", "staggered"]
+__all__ = ["TICKS", "fluid_release", "least_gap", "pace_ticks", "paced", "pipeline_peak", "pipelines", "queues", "staggered"]
 
 PACES = (15, 12)  # further paces, in sixteenths of that at which identical requests would just fill the memory
 THOROUGH = 30_000  # requests up to which every form is tried; beyond, those that differ most
@@ -216,10 +216,15 @@ def paced(instance: Instance, order: IntArray, pace: int = 16) -> IntArray:
         order: the requests from first to last.
         pace: sixteenths of `v / (M - s - o/2)`, about the gap of a pipeline of such requests; 0 is plain head of line.
     """
+    ticks = pace_ticks(instance, pace)
+    return _paced(*queues(instance, order), instance.prompt, instance.output, instance.arrival, ticks, instance.memory)
+
+
+def pace_ticks(instance: Instance, pace: int) -> IntArray:
+    """Return how long each request (n,) keeps the next one from starting, in 2**-TICKS rounds, at a pace as in `paced`."""
     tokens = 2 * instance.memory - 2 * instance.prompt - instance.output
     whole, rest = np.divmod(2 * instance.volume, tokens)
-    ticks = ((whole << TICKS) + (rest << TICKS) // tokens) * pace >> 4
-    return _paced(*queues(instance, order), instance.prompt, instance.output, instance.arrival, ticks, instance.memory)
+    return ((whole << TICKS) + (rest << TICKS) // tokens) * pace >> 4
 
 
 def queues(instance: Instance, order: IntArray) -> tuple[IntArray, IntArray, IntArray]:
