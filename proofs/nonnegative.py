@@ -37,7 +37,8 @@ def is_nonnegative(expression: Any, ranges: Sequence[Range]) -> str | None:
         ranges: (symbol, low, high or None) each; a bound may use the symbols before it.
 
     Raises:
-        ValueError: the expression has a symbol without a range.
+        ValueError: the expression has a symbol without a range, or floating-point numbers.
+        ArithmeticError: it is negative somewhere inside the domain.
     """
     expression = _sound(expression, ranges)
     if not expression.free_symbols:
@@ -131,15 +132,18 @@ def _by_coefficients(expression: Any, ranges: list[Range]) -> str | None:
         if _positive_form(expression, cell):
             done += 1
             continue
-        if done + len(cells) >= CUTS or depth >= 8 * len(ranges) or _negative_inside(expression, cell):
+        _refute_inside(expression, cell)
+        if done + len(cells) >= CUTS or depth >= 8 * len(ranges):
             return None
         cells += [(half, depth + 1) for half in _halves(cell, depth)]
     return "coefficients >= 0" + (f" in each of {done} cells" if done > 1 else "")
 
 
-def _negative_inside(expression: Any, cell: Sequence[Range]) -> bool:
-    value = expression.subs(_place(cell, [sp.Rational(1, 2)] * len(cell)))
-    return bool(value.is_finite and _sign(value) < 0)
+def _refute_inside(expression: Any, cell: Sequence[Range]) -> None:
+    point = _place(cell, [sp.Rational(1, 2)] * len(cell))
+    value = expression.subs(point)
+    if value.is_finite and _sign(value) < 0:
+        raise ArithmeticError(f"negative at {', '.join(f'{symbol} = {at}' for symbol, at in point.items())}")
 
 
 def _halves(cell: Sequence[Range], depth: int) -> list[list[Range]]:
@@ -163,11 +167,13 @@ def _by_sturm(expression: Any, ranges: list[Range]) -> str | None:
     for factor, multiplicity in whole.factor_list()[1]:
         inside = factor.count_roots(low, high) - (factor.eval(low) == 0) - (high is not None and factor.eval(high) == 0)
         if multiplicity % 2 and inside:
-            return None
+            raise ArithmeticError(f"it changes sign at a root of {factor.as_expr()} inside the domain")
     end = low + 1 if high is None else high
     probes = (low + (end - low) * sp.Rational(k, 997) for k in range(1, 997))
     value = next(v for v in map(whole.eval, probes) if v != 0)
-    return "Sturm: no change of sign" if value > 0 else None
+    if value < 0:
+        raise ArithmeticError("it is negative on the whole domain")
+    return "Sturm: no change of sign"
 
 
 def _by_signs(expression: Any, ranges: Sequence[Range]) -> str | None:
@@ -194,8 +200,12 @@ def _by_derivatives(expression: Any, ranges: list[Range], rises: int) -> str | N
 
 
 def _somehow(expression: Any, ranges: list[Range], rises: int) -> str | None:
+    """As `is_nonnegative`, for a derivative: where that is negative, another way may still be open."""
     if not expression.free_symbols:
         return "a number" if _sign(expression) >= 0 else None
     if _rational(expression, [ranges[0][0]]):
-        return _by_coefficients(expression, ranges) or _by_sturm(expression, ranges)
+        try:
+            return _by_coefficients(expression, ranges) or _by_sturm(expression, ranges)
+        except ArithmeticError:
+            return None
     return _by_signs(expression, ranges) or _by_derivatives(expression, ranges, rises)

@@ -83,12 +83,15 @@ def test_false_steps_fail_and_say_where(step, shown):
     assert report.summary.startswith("step 1 fails: ")
 
 
-def test_a_pole_between_the_points_tried_is_no_proof():
-    """-1/(x - p)**2 has no zero and falls on one side of p only; log + pole rises everywhere and is negative beyond p."""
+def test_what_happens_between_the_points_tried_is_seen():
+    """No multiple of 1/96 in the stretched grid is near 12.345: signs change at a pole or dip between the points."""
     pole = sp.Rational(12345, 1000)
+    for expression in (1 / (x - pole), (x - pole) ** 2 - sp.Rational(1, 10**12), -((x - pole) ** 2)):
+        with pytest.raises(ArithmeticError, match=r"changes sign at a root|negative"):
+            is_nonnegative(expression, [(x, 0, None)])
+    assert prove(claim(inequality("a dip", (x - pole) ** 2, sp.Rational(1, 10**12), [(x, 0, None)]))).outcome == "refuted"
+    # This rises on both sides of the pole, and falls below 0 just beyond it.
     assert is_nonnegative(sp.log(1 + x) - sp.Rational(1, 10**9) / (x - pole), [(x, 0, None)]) is None
-    assert is_nonnegative(1 / (x - pole), [(x, 0, None)]) is None
-    assert is_nonnegative((x - pole) ** 2 - sp.Rational(1, 10**12), [(x, 0, None)]) is None
 
 
 def test_what_is_neither_proved_nor_refuted_is_numeric_only():
