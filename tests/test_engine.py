@@ -106,11 +106,13 @@ def test_partial_blocks_go_first_and_the_deepest_of_a_request_before_its_prefix(
     assert memory.used == 5
     memory.release(0, 10)
     memory.release(1, 10)
-    assert (memory.used, list(memory.idle)) == (0, [2, 5, 1])  # the partial blocks are free, the shared one goes last
+    shared, first, second = memory.prefixes.units(0)[0], memory.prefixes.units(0)[1], memory.prefixes.units(1)[1]
+    assert (memory.used, list(memory.idle)) == (0, [first, second, shared])  # partial blocks are free, the prefix goes last
     assert memory.take(2, 9)  # three blocks: the three free ones, nothing cached is lost
-    assert list(memory.idle) == [2, 5, 1]
+    assert list(memory.idle) == [first, second, shared]
     assert memory.take(2, 13)
-    assert list(memory.idle) == [5, 1]
+    assert list(memory.idle) == [second, shared]
+    assert memory.present.tolist() == [name in (second, shared) for name in range(memory.prefixes.distinct)]
 
 
 def test_units_are_multiples_of_block_and_chunk_and_no_hit_explains_itself():
@@ -121,6 +123,26 @@ def test_units_are_multiples_of_block_and_chunk_and_no_hit_explains_itself():
     for block, hit in ((784, 0), (16, 240)):
         found = opt.simulate(instance, "vllm-fcfs", SECONDS, engine=EngineConfig(block_size=block)).metrics
         assert (found["shareable_tokens"], found["cached_tokens"]) == (240, hit)
+
+
+@given(st.integers(0, 10**6))
+def test_what_is_found_is_the_longest_common_prefix_with_anybody_before(seed):
+    """With room for all, the cached tokens are those of a plain comparison, chunk by chunk; one token is always left."""
+    rng = np.random.default_rng(seed)
+    n, chunk = int(rng.integers(1, 12)), 4
+    words = [rng.integers(0, 2, int(rng.integers(1, 8))).tolist() for _ in range(n)]
+    rows = [[hash(tuple(word[: k + 1])) % 2**64 for k in range(len(word))] for word in words]
+    prompt = [chunk * len(word) - int(rng.integers(0, chunk)) for word in words]
+    instance = Instance(10_000, prompt, [2] * n, arrival_s=np.arange(n) * 100.0, prefix=rows, prefix_chunk=chunk)
+    cached = opt.simulate(instance, "vllm-fcfs", engine=EngineConfig(block_size=chunk)).workload.progress.cached
+    for i in range(n):
+        full = (prompt[i] - 1) // chunk
+        common = max((_common(words[i][:full], words[j][: prompt[j] // chunk]) for j in range(i)), default=0)
+        assert cached[i] == common * chunk
+
+
+def _common(one, other):
+    return next((k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def test_a_prompt_found_whole_still_computes_its_last_token():

@@ -83,11 +83,6 @@ class View:
         memory = self._engine.memory
         return memory.available * memory.block, memory.capacity * memory.block
 
-    @property
-    def next_arrival_s(self) -> float:
-        """When the next request is known to come; infinity without one. For simulators, not for causal policies."""
-        return self._engine.next_arrival_s
-
     def ready(self) -> IntArray:
         """Return the running requests whose next step is a decode, in the order of admission."""
         return kernels.ready(*self._columns())
@@ -113,9 +108,16 @@ class View:
         return computed if self.progress.state[i] == RUNNING else max(computed, self._engine.memory.match(i).tokens)
 
     def units(self, i: int) -> list[int]:
-        """Return the hashes of a request's reusable prompt units (see `Prefixes`), none without a cache."""
+        """Return names of a request's full prompt units, equal where all tokens up to there are; none without hashes."""
         prefixes = self._engine.memory.prefixes
         return [] if prefixes is None else prefixes.units(i)
+
+    def cached_units(self, who: IntArray) -> IntArray:
+        """Return how many leading prompt units of each of these requests are in memory now (at most all of its prompt)."""
+        memory = self._engine.memory
+        if memory.prefixes is None:
+            return np.zeros(len(who), np.int64)
+        return kernels.match_all(who, memory.prefixes.names, memory.prefixes.starts, memory.present)
 
     @property
     def unit(self) -> int:

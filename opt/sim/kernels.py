@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from opt.core.columns import FloatArray, IntArray
 from opt.core.cost.formula import iteration_seconds
 from opt.solvers.jit import compiled
 from opt.solvers.ledger import FAR, earliest
 
-__all__ = ["drop", "finish_chunks", "first_start", "ready", "reserve_all", "retire", "run_steps", "unfinished"]
+__all__ = ["drop", "finish_chunks", "first_start", "match_all", "ready", "reserve_all", "retire", "run_steps", "unfinished"]
 
 
 @compiled
@@ -208,3 +209,15 @@ def first_start(
             return k, np.int64(0)
         soonest = min(soonest, steps)
     return -1, soonest
+
+
+@compiled
+def match_all(who: IntArray, names: IntArray, starts: IntArray, present: npt.NDArray[np.bool_]) -> IntArray:
+    """Return how many leading prompt units of each request are in memory."""
+    found = np.zeros(len(who), np.int64)
+    for k in range(len(who)):
+        at = starts[who[k]]
+        while at < starts[who[k] + 1] and present[names[at]]:
+            at += 1
+        found[k] = at - starts[who[k]]
+    return found

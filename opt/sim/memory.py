@@ -24,12 +24,15 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from opt.core.columns import IntArray
 from opt.sim.prefix import Prefixes
 
 __all__ = ["NOTHING", "Match", "Memory"]
 
-Key: TypeAlias = int | tuple[str, int]  # the hash of a prompt unit; ("own", request) of a preempted one; ("past", number)
+Key: TypeAlias = int | tuple[str, int]  # the name of a prompt unit; ("own", request) of a preempted one; ("past", number)
 
 
 class Match(NamedTuple):
@@ -67,6 +70,7 @@ class Memory:
         held: prompt units that somebody holds, and how many do.
         idle: what nobody holds any more, in the order in which it will go, and its blocks.
         idle_blocks: their sum.
+        present: (distinct units,) whether a prompt unit is in memory, held or idle.
     """
 
     capacity: int
@@ -80,9 +84,13 @@ class Memory:
     held: dict[int, int] = field(default_factory=dict)
     idle: OrderedDict[Key, int] = field(default_factory=OrderedDict)
     idle_blocks: int = 0
+    present: npt.NDArray[np.bool_] = field(init=False)
     _past: int = 0
     _linked: dict[int, int] = field(default_factory=dict)  # leading units that a request holds
     _broke_at: dict[int, int] = field(default_factory=dict)  # the same of a preempted one, when it lost them
+
+    def __post_init__(self) -> None:
+        self.present = np.zeros(0 if self.prefixes is None else self.prefixes.distinct, bool)
 
     @property
     def available(self) -> int:
@@ -118,7 +126,7 @@ class Memory:
     def _match_units(self, prefixes: Prefixes, i: int) -> tuple[int, int]:
         held, idle = self.held, self.idle
         count, unheld = 0, 0
-        for name in prefixes.matchable(i):
+        for name in prefixes.units(i)[: prefixes.most(i)]:
             if name in held:
                 count += 1
             elif name in idle:
@@ -149,7 +157,11 @@ class Memory:
         over = self.used + self.idle_blocks - self.capacity
         while over > 0:
             key, size = self.idle.popitem(last=False)
-            gone = min(size, over) if isinstance(key, tuple) else size
+            gone = size
+            if isinstance(key, tuple):
+                gone = min(size, over)
+            else:
+                self.present[key] = False
             if gone < size:
                 self.idle[key] = size - gone
                 self.idle.move_to_end(key, last=False)
@@ -188,6 +200,7 @@ class Memory:
             else:
                 self.idle_blocks -= self.idle.pop(name, 0)
                 self.held[name] = 1
+                self.present[name] = True
         if full > linked:
             self._linked[i] = full
 

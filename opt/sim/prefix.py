@@ -23,6 +23,8 @@ class Prefixes:
         ids, offsets: hashes of all chunks, and where each request's begin.
         chunk: tokens in a chunk.
         unit: tokens in a unit, a multiple of `chunk`.
+        names, starts: a small integer for each full unit, equal for equal hashes, and where each request's begin.
+        distinct: how many of these integers there are.
         seen: the hashes of all chunks of admitted requests, whatever became of them.
     """
 
@@ -31,32 +33,37 @@ class Prefixes:
     offsets: IntArray
     chunk: int
     unit: int
+    names: IntArray
+    starts: IntArray
+    distinct: int
     seen: set[int] = field(default_factory=set)
     _units: dict[int, list[int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, requests: Requests, block: int) -> Prefixes | None:
         """Return the units for blocks of a size, None where no request has hashes."""
-        if requests.prefix_ids is None or requests.prefix_offsets is None or requests.prefix_chunk is None:
+        ids, offsets, chunk = requests.prefix_ids, requests.prefix_offsets, requests.prefix_chunk
+        if ids is None or offsets is None or chunk is None:
             return None
-        unit = math.lcm(block, requests.prefix_chunk)
-        return cls(requests.prompt, requests.prefix_ids, requests.prefix_offsets, requests.prefix_chunk, unit)
+        unit = math.lcm(block, chunk)
+        full = requests.prompt // unit
+        starts = np.concatenate([[0], np.cumsum(full)]).astype(np.int64)
+        place = np.arange(starts[-1]) - np.repeat(starts[:-1], full)
+        last = np.repeat(offsets[:-1], full) + (place + 1) * (unit // chunk) - 1
+        distinct, names = np.unique(ids[last], return_inverse=True)
+        return cls(requests.prompt, ids, offsets, chunk, unit, names.astype(np.int64), starts, len(distinct))
 
     def units(self, i: int) -> list[int]:
-        """Return the hashes of a request's full units."""
+        """Return the names of a request's full units."""
         found = self._units.get(i)
         if found is None:
-            step, low = self.unit // self.chunk, int(self.offsets[i])
-            full = int(self.prompt[i]) // self.unit
-            found = self.ids[low + step - 1 : low + full * step : step].tolist()
+            found = self.names[self.starts[i] : self.starts[i + 1]].tolist()
             self._units[i] = found
         return found
 
-    def matchable(self, i: int) -> list[int]:
-        """Return the units that may be found rather than computed: one token at least is always computed."""
-        units = self.units(i)
-        most = (int(self.prompt[i]) - 1) // self.unit
-        return units if len(units) <= most else units[:most]
+    def most(self, i: int) -> int:
+        """Return how many units of a request may be found rather than computed: one token is always computed."""
+        return (int(self.prompt[i]) - 1) // self.unit
 
     def shareable(self, i: int) -> int:
         """Return the leading tokens that an earlier admitted request had too, chunk by chunk, and remember the prompt.

@@ -132,10 +132,10 @@ def _shuffled(view: View, random: np.random.PCG64) -> Iterator[int]:
         yield waiting.pop()
 
 
-def _lpm(view: View, random: np.random.PCG64) -> list[int]:
+def _lpm(view: View, random: np.random.PCG64) -> Iterable[int]:
+    if len(view.waiting) > LPM_MOST:
+        return _queue(view, random)
     waiting = list(view.waiting)
-    if len(waiting) > LPM_MOST:
-        return waiting
     postponed = _postponed(view, waiting)
     return sorted(waiting, key=lambda i: (i in postponed, -view.base(i)))
 
@@ -144,41 +144,43 @@ def _postponed(view: View, waiting: list[int]) -> set[int]:
     """Return who would find its prefix in the cache if an earlier waiting request went first."""
     seen: set[int] = set()
     found = set()
-    unit = view.unit
     for i in waiting:
         if view.base(i) > SHARED:
             continue
         units = view.units(i)
         shared = next((k for k, name in enumerate(units) if name not in seen), len(units))
-        if shared * unit >= SHARED:
+        if shared * view.unit >= SHARED:
             found.add(i)
         else:
             seen.update(units)
     return found
 
 
-def _dfs_weight(view: View, random: np.random.PCG64) -> list[int]:
-    """Walk the cached prefixes of those who wait, heavier subtrees first; who ends at a node comes after its subtrees."""
-    ends: dict[int | None, list[int]] = {}
-    children: dict[int | None, dict[int, int]] = {}
-    for i in view.waiting:
-        node: int | None = None
-        for unit in view.units(i)[: view.base(i) // view.unit] if view.unit else []:
-            weights = children.setdefault(node, {})
-            weights[unit] = weights.get(unit, 0) + 1
-            node = unit
-        ends.setdefault(node, []).append(i)
-    found: list[int] = []
-    stack: list[tuple[int | None, bool]] = [(None, False)]
+def _dfs_weight(view: View, random: np.random.PCG64) -> Iterator[int]:
+    """Walk the tree of cached prefixes, heavier subtrees first, ties by the queue; who ends at a node comes after them.
+
+    The walk goes only as far as requests are taken from it.
+    """
+    waiting = np.fromiter(view.waiting, np.int64, len(view.waiting))
+    depth_of = view.cached_units(waiting)
+    stack: list[tuple[IntArray, int | None]] = [(np.arange(len(waiting)), 0)]
     while stack:
-        node, leaving = stack.pop()
-        if leaving:
-            found.extend(ends.get(node, []))
+        members, depth = stack.pop()
+        if depth is None or len(members) == 1:
+            yield from waiting[members].tolist()
             continue
-        stack.append((node, True))
-        weights = children.get(node, {})
-        stack.extend((unit, False) for unit in sorted(weights, key=lambda unit: weights[unit]))
-    return found
+        deeper = depth_of[members] > depth
+        stack.append((members[~deeper], None))
+        stack.extend(_subtrees(view, waiting, members[deeper], depth))
+
+
+def _subtrees(view: View, waiting: IntArray, members: IntArray, depth: int) -> list[tuple[IntArray, int]]:
+    """Return the members by their next unit, the heaviest group last, and of equals the one first in the queue."""
+    groups: dict[int, list[int]] = {}
+    for k in members.tolist():
+        groups.setdefault(view.units(int(waiting[k]))[depth], []).append(k)
+    heavy = sorted(groups.values(), key=lambda group: (len(group), -group[0]))
+    return [(np.array(group, np.int64), depth + 1) for group in heavy]
 
 
 ORDERS: dict[str, Callable[[View, np.random.PCG64], Iterable[int]]] = {

@@ -70,10 +70,7 @@ def vllm_step(view: View, *, victim: str, swap: bool) -> Batch:
 
 def decode_or_preempt(view: View, batch: Batch, victim: str = "last") -> None:
     """Add all decodes; where they do not all fit in memory, victims are preempted until the others do."""
-    while not batch.decode():
-        if len(view.ready()) > batch.budget:
-            batch.decode(view.ready()[: batch.budget])
-            return
+    while not batch.decode(view.ready()[: batch.budget]):
         batch.preempt(_victim(view, victim, batch))
 
 
