@@ -1,17 +1,16 @@
-"""Phases: smallest volume first without a bad case, within 8 times the optimum for any requests there at round 0.
+"""Phases: smallest volume first without a bad case, within 7 times the optimum for any requests there at round 0.
 
 Smallest volume first fails where short requests that fill the memory wait, one after another, for long thin ones of no
 larger volume. Here every request gets a *key*, the larger of its fluid completion (the volumes up to its own, divided by
-the memory) and half its output: long thin requests are put off by at most a fraction of what they take anyway. Keys are
-cut into phases that grow by a factor of e. A phase is packed greedily with memory reserved for the peak of each
+the memory) and 2/3 of its output: long thin requests are put off by at most a fraction of what they take anyway. Keys are
+cut into phases that grow by a factor of 5/2. A phase is packed greedily with memory reserved for the peak of each
 request, which takes at most (area + the larger of area and longest output) rounds; the same packing reflected in time is
 as good, so the better of the two starts its requests after half of that time on average. Of some offsets of the cuts
 the best is kept.
 
-Guarantee (ours; every step runs in `proofs.phases`): total latency <= 8 times the larger of the trivial and the
-mean-busy-time bound, so 8 OPT, when all requests are there at round 0. Greedy packing is due to Garey and Graham (1975),
-random geometric phases in which half a phase counts to Goemans and Kleinberg (1998). The best constant published
-before is 16 (arXiv 2607.09248).
+Guarantee (ours; every step runs in `proofs.phases`): total latency <= 7 OPT, when all requests are there at round 0.
+Greedy packing is due to Garey and Graham (1975), random geometric phases in which half a phase counts to Goemans and
+Kleinberg (1998). The best constant published before is 16 (arXiv 2607.09248).
 """
 
 from __future__ import annotations
@@ -30,18 +29,19 @@ from opt.solvers.sorted_f import better
 
 __all__ = ["in_phases", "keys", "phases"]
 
-PHASES_FACTOR = 8
-OFFSETS = 12  # cuts tried; the guarantee of 8 needs nine
+PHASES_FACTOR = 7
+RATIO = 2.5  # growth of the phases
+OFFSETS = 12  # cuts tried; the guarantee of 7 needs eleven
 
 
 def phases(instance: Instance, *, seed: int = 0, time_limit: float | None = None) -> Proposal:
-    """Return the better of running phases one after another and packing their order; TEL <= 8 OPT when all are there at 0.
+    """Return the better of running phases one after another and packing their order; TEL <= 7 OPT when all are there at 0.
 
     Args:
         instance: the requests; arrivals are respected, but phases are formed as if all were there.
         seed, time_limit: unused; the method is deterministic and near-linear.
     """
-    plans = in_phases(instance, keys(instance), np.e, OFFSETS)
+    plans = in_phases(instance, keys(instance), RATIO, OFFSETS)
     phase_of, start = min(plans, key=lambda plan: exact_sum(plan[1]))
     factor = PHASES_FACTOR if instance.offline else None
     order = np.lexsort((instance.volume, phase_of))
@@ -49,14 +49,14 @@ def phases(instance: Instance, *, seed: int = 0, time_limit: float | None = None
 
 
 def keys(instance: Instance) -> FloatArray:
-    """Return max(fluid completion in order of volume, output/2) for each request (n,), in rounds.
+    """Return max(fluid completion in order of volume, 2/3 output) for each request (n,), in rounds.
 
     Rounding moves a request between phases only where its key is within 1e-9 of a cut, which the guarantee has room for.
     """
     order = np.argsort(instance.volume, kind="stable")
     fluid = np.empty(instance.n)
     fluid[order] = np.cumsum(instance.volume[order], dtype=np.float64) / instance.memory
-    return np.maximum(fluid, instance.output / 2)
+    return np.maximum(fluid, 2 * instance.output / 3)
 
 
 def in_phases(instance: Instance, key: FloatArray, ratio: float, offsets: int) -> Iterator[tuple[IntArray, IntArray]]:
