@@ -26,6 +26,8 @@ every_solver = pytest.mark.parametrize("name", sorted(SOLVERS))
 every_bound = pytest.mark.parametrize("name", sorted(BOUNDS))
 
 
+EFFORT = {"search": {"work": 2000}, "portfolio": {"work": 2000}}  # they search as long as they may
+
 PATIENT = {"dp", "milp", "cpsat", "exact"}  # they run until they have a proof, and repeat themselves only then
 
 
@@ -49,7 +51,7 @@ def middling(name=""):
 @every_solver
 def test_answers_are_feasible_and_never_better_than_the_optimum(name):
     for instance, best in tiny():
-        result = solve(instance, name)
+        result = solve(instance, name, **EFFORT.get(name, {}))
         start = result.schedule.start.tolist()
         assert feasible(instance, start)
         assert result.total_latency == latency(instance, start) >= best >= result.bound.value
@@ -61,7 +63,7 @@ def test_answers_are_feasible_and_never_better_than_the_optimum(name):
 def test_larger_instances_and_the_ratio_that_is_claimed(name):
     """The guarantee speaks of the optimum; here it holds even against the proved bound."""
     for instance in middling(name):
-        result = solve(instance, name)
+        result = solve(instance, name, **EFFORT.get(name, {}))
         assert feasible(instance, result.schedule.start.tolist())
         factor = result.stats.get("factor")
         assert factor is None or result.total_latency <= factor * result.bound.value
@@ -73,7 +75,7 @@ def test_claimed_ratios_on_the_families(name, family):
     recipe = FAMILIES[family]
     instance = generate(family) if recipe.unit or recipe.count else generate(family, n=60)
     instance = instance.in_rounds("0.1")
-    result = solve(instance, name)
+    result = solve(instance, name, **EFFORT.get(name, {}))
     factor = result.stats.get("factor")
     assert factor is not None or not instance.offline or result.stats["batches"] == "fast"
     assert factor is None or result.total_latency <= factor * result.bound.value
@@ -82,7 +84,7 @@ def test_claimed_ratios_on_the_families(name, family):
 @every_solver
 def test_same_seed_same_starts(name):
     for instance in middling(name):
-        first, second = solve(instance, name, seed=5), solve(instance, name, seed=5)
+        first, second = (solve(instance, name, seed=5, **EFFORT.get(name, {})) for _ in range(2))
         assert first.schedule.start.tolist() == second.schedule.start.tolist()
         assert first.stats == second.stats
 
@@ -106,7 +108,7 @@ def test_whatever_fits_starts_at_once(name):
 def test_inputs_are_left_alone(name):
     instance = random_instance(np.random.default_rng(1), 7 if name in PATIENT else 20, 20, arrivals=9)
     before = {key: np.array(cell).tobytes() for key, cell in instance.columns().items()}
-    solve(instance, name)
+    solve(instance, name, **EFFORT.get(name, {}))
     assert before == {key: np.array(cell).tobytes() for key, cell in instance.columns().items()}
 
 
@@ -145,8 +147,9 @@ def test_every_solver_is_described_and_takes_what_all_take(name):
 
 
 def applicable(name, instance):
-    """Two bounds refuse arrivals, and one of them large instances; the others apply always."""
-    return instance.offline if name == "volume" else ramps.applies(instance) if name == "ramps" else True
+    """Two bounds refuse arrivals, and three large instances (programs and trees take long before they are refused)."""
+    limits = {"volume": instance.offline, "ramps": ramps.applies(instance), "tree": instance.n <= 8, "lp": instance.n <= 8}
+    return limits.get(name, True)
 
 
 @every_bound
@@ -165,7 +168,7 @@ def test_bounds_hold_against_every_solver(name):
     for instance in middling():
         if not applicable(name, instance):
             continue
-        best = min(solve(instance, solver, bound=None).total_latency for solver in ("portfolio", "sorted-f", "svf"))
+        best = min(solve(instance, solver, bound=None).total_latency for solver in ("staggered", "sorted-f", "svf-pack"))
         assert lower_bound(instance, name).value <= best
 
 
@@ -215,8 +218,8 @@ def test_one_call_from_the_top():
     result = opt.solve(opt.Instance(memory=17, prompt=[9, 2, 6, 2], output=[5, 5, 4, 3]), bound="volume", seed=3, ageing=2)
     assert (result.total_latency, result.bound.method, result.bound.ceil) == (25, "volume", 15)
     assert (result.solver, result.seed, result.params, result.status) == ("portfolio", 3, {"ageing": 2}, "feasible")
-    assert opt.solve(four(), bound=opt.lower_bound(four(), "trivial")).bound.value == 17
-    assert opt.solve(four(), bound=None).bound is None
+    assert opt.solve(four(), "svf", bound=opt.lower_bound(four(), "trivial")).bound.value == 17
+    assert opt.solve(four(), "svf", bound=None).bound is None
 
 
 def test_unit_requests_under_three_tokens_are_solved_to_the_optimum():
@@ -277,25 +280,27 @@ def test_the_same_bytes_in_every_process():
     """Neither the hash seed nor what ran before moves a start."""
     code = (
         "import opt, instances; i = instances.generate('mixture', n=80, memory=9000);"
-        "print(*(opt.solve(i, name, seed=3).schedule.start.tobytes().hex() for name in ('portfolio', 'random-skip', 'sorted-f')))"
+        "some = {'portfolio': {'work': 500}, 'random-skip': {}, 'sorted-f': {}};"
+        "print(*(opt.solve(i, name, seed=3, **more).schedule.start.tobytes().hex() for name, more in some.items()))"
     )
     run = functools.partial(subprocess.run, [sys.executable, "-c", code], check=True, capture_output=True)
     said = {run(env={**os.environ, "PYTHONHASHSEED": seed}).stdout for seed in ("1", "2")}
     assert len(said) == 1
     instance = generate("mixture", n=80, memory=9000)
-    names = ("portfolio", "random-skip", "sorted-f")
-    here = " ".join(solve(instance, name, seed=3).schedule.start.tobytes().hex() for name in names)
+    some = {"portfolio": {"work": 500}, "random-skip": {}, "sorted-f": {}}
+    here = " ".join(solve(instance, name, seed=3, **more).schedule.start.tobytes().hex() for name, more in some.items())
     assert said == {here.encode() + b"\n"}
 
 
-def test_the_portfolio_is_its_best_member():
+def test_the_portfolio_is_no_worse_than_its_best_member():
     for instance in middling():
-        result = solve(instance)
+        result = solve(instance, time_limit=60, work=500)
         members = {name: solve(instance, name) for name in MEMBERS}
         alone = {name: member.total_latency for name, member in members.items()}
         assert result.stats["members"] == alone
-        assert result.total_latency == min(alone.values()) == alone[result.stats["winner"]]
-        assert result.stop_reason in ("done", "proved")
+        winner = result.stats["winner"]
+        assert result.total_latency == alone[winner] if winner in alone else result.total_latency < min(alone.values())
+        assert result.stop_reason in ("work_limit", "proved")
         claimed = [member.stats["factor"] for member in members.values() if member.stats.get("factor")]
         assert result.stats["factor"] == min(claimed, default=None)
 

@@ -19,6 +19,7 @@ from opt.core.instance import MAX_ARRIVAL, Instance
 from opt.core.model import Bound, KvMode, Proposal, Result, Schedule
 from opt.core.priced import priced_value, prices_of
 from opt.core.ramps import ramp_value
+from opt.core.tree import tree_value
 
 __all__ = ["certify", "check_bound", "check_mode", "check_schedule", "memory_at_completions"]
 
@@ -190,6 +191,8 @@ def _proved(instance: Instance, bound: Bound) -> tuple[KvMode, Fraction]:
         return "separate", priced_value(instance, prices_of(bound.certificate))
     if kind == "ramps":
         return "separate", ramp_value(instance, bound.certificate)
+    if kind == "tree":
+        return "separate", tree_value(instance, bound.certificate)
     if kind != "closed-form":
         raise CertificateError(f"the {bound.method} bound carries no certificate that can be checked (kind {kind!r})")
     formula = CLOSED_FORMS.get(str(bound.certificate.get("formula")))

@@ -6,7 +6,9 @@
   exceed M, plus the exact distance from there to its completion. Always at least the volume bound.
 * `prices`: a price for every round, see `opt.solvers.prices`; seconds of work, and sharper on backlogs.
 * `ramps`: memory ramps kept whole, see `opt.solvers.ramps`; for small instances where few requests fit together.
-* `best`: the largest of the closed forms, and of `ramps` where it is quick.
+* `lp`: the time-indexed linear program itself, see `opt.solvers.lp`; small instances.
+* `tree`: branch and bound on start windows, see `opt.solvers.tree`; proves optima of small instances where many fit together.
+* `best`: the largest of the closed forms, of `ramps` where it is quick and few fit together, of a short `tree` where more do.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +27,7 @@ from opt.core.model import Bound, KvMode
 
 __all__ = ["BOUNDS", "best_bound", "mean_busy_time", "tails", "together", "trivial", "volume"]
 
+QUICK_TREE = 14  # requests up to which a few hundred nodes, some tenths of a second, often prove the optimum
 FEW = 4.0  # requests that fit together, below which whole ramps say more than a closed form
 BITS = 32  # quotients are rounded down to multiples of 2**-32, so a million terms stay fast and the bound stays true
 
@@ -84,10 +88,13 @@ def tails(instance: Instance) -> IntArray:
 
 
 def best_bound(instance: Instance) -> Bound:
-    """Return the largest of the closed forms, and of `ramps` where it is quick and only a few requests fit together."""
+    """Return the largest of the closed forms, and on small instances of `ramps` or a short `tree`, whichever suits."""
     found = [trivial(instance), mean_busy_time(instance)]
-    if instance.n and together(instance) < FEW and quick_ramps(instance):
-        found.append(_ramps(instance))
+    if instance.n and together(instance) < FEW:
+        if quick_ramps(instance):
+            found.append(_ramps(instance))
+    elif 0 < instance.n <= QUICK_TREE:
+        found.append(_tree(instance, time_limit=1.0, max_nodes=400))
     return max(found, key=lambda bound: bound.value)
 
 
@@ -153,11 +160,27 @@ def _ramps(instance: Instance) -> Bound:
     return ramps(instance)
 
 
+def _lp(instance: Instance) -> Bound:
+    """Return the value of the time-indexed linear program, by HiGHS, as prices; for small instances."""
+    from opt.solvers.lp import lp
+
+    return lp(instance)
+
+
+def _tree(instance: Instance, **limits: Any) -> Bound:
+    """Return what branch and bound on start windows proves; optima of a dozen requests where many fit together."""
+    from opt.solvers.tree import tree
+
+    return tree(instance, **limits)
+
+
 BOUNDS: dict[str, Callable[[Instance], Bound]] = {
     "trivial": trivial,
     "volume": volume,
     "mean-busy-time": mean_busy_time,
     "prices": _prices,
     "ramps": _ramps,
+    "lp": _lp,
+    "tree": _tree,
     "best": best_bound,
 }

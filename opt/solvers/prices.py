@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,42 +23,64 @@ from opt.core.instance import Instance
 from opt.core.model import Bound
 from opt.core.priced import Prices, priced_value
 from opt.solvers.jit import compiled
+from opt.solvers.worker import Ended, run_apart
 
-__all__ = ["price_bound", "prices"]
+__all__ = ["Dual", "Stage", "climbed", "price_bound", "prices", "prices_apart"]
 
-STAGES = ((700, 1e-3), (700, 1e-4), (1400, 1e-4), (1400, 1e-5), (2000, 1e-4), (2000, 1e-5))
-# pairs of (intervals of constant price, temperature in units of the mean round); finer ones start from coarser ones
+Stage: TypeAlias = tuple[int, float, int]  # intervals of constant price, temperature over the mean round, L-BFGS steps
+STAGES: tuple[Stage, ...] = ((700, 1e-3, 100), (700, 1e-4, 300), (1400, 1e-4, 300), (2800, 1e-4, 500), (5600, 5e-5, 500))
 COARSE_FROM = 20_000  # requests; beyond, only the stages of COARSE_STAGES
-COARSE_STAGES = ((1500, 1e-4),)
-STARTS = 2500  # candidate starts looked at while climbing, one at each interval's end; the certified value looks at all
+COARSE_STAGES: tuple[Stage, ...] = ((1500, 1e-4, 100),)
+STARTS = 6000  # candidate starts looked at while climbing, one at each interval's end; the certified value looks at all
 CLASSES = 2500  # requests beyond this number climb as classes of similar size
-STEPS = 100  # L-BFGS steps in a stage
 SCALE_BITS = 40  # prices are rounded to multiples of 2**-40, less where 64 bits would not do
 
 
-def prices(instance: Instance, *, time_limit: float = 30.0) -> Bound:
+def prices(instance: Instance, *, time_limit: float = 30.0, on_bound: Callable[[Bound], None] | None = None) -> Bound:
     """Return the best price bound found within `time_limit` seconds, with its prices as the certificate.
 
-    Holds for any arrivals and for separate KV caches. Never below the value of its starting prices.
+    `on_bound` is told every bound on the way, never one below the one before. Holds for any arrivals and for separate KV
+    caches. Never below the value of its starting prices.
     """
     if not instance.n:
         return price_bound(instance, np.zeros(0, np.int64), np.zeros(0))
     deadline = time.monotonic() + time_limit
-    finish = _fluid_finish(instance)
     stages = STAGES if instance.n < COARSE_FROM else COARSE_STAGES
+    best = None
+    for ends, level in climbed(instance, Dual(instance), stages, deadline):
+        found = price_bound(instance, ends, level)
+        best = found if best is None else max(best, found, key=lambda bound: bound.value)
+        if on_bound is not None:
+            on_bound(best)
+    assert best is not None
+    return best
+
+
+def climbed(
+    instance: Instance, dual: Dual, stages: Sequence[Stage], deadline: float = math.inf
+) -> Iterator[tuple[IntArray, FloatArray]]:
+    """Yield interval ends (g,) and prices (g,): those to start from, then what each stage makes of the ones before."""
+    finish = _fluid_finish(instance)
     ends = _grid(finish, stages[0][0])
     level = _waiting(finish, ends) / instance.memory
-    best = price_bound(instance, ends, level)
-    dual = _Dual(instance)
-    for intervals, temperature in stages:
+    yield ends, level
+    for intervals, temperature, steps in stages:
         if time.monotonic() > deadline:
-            break
+            return
         finer = _grid(finish, intervals)
         level = level[np.minimum(np.searchsorted(ends, finer), len(ends) - 1)]
         ends = finer
-        level = dual.climb(ends, level, temperature)
-        best = max(best, price_bound(instance, ends, level), key=lambda bound: bound.value)
-    return best
+        level = dual.climb(ends, level, temperature, steps, deadline)
+        yield ends, level
+
+
+def prices_apart(instance: Instance, deadline: float, heard: Callable[[Bound], None]) -> Ended:
+    """Climb prices in a worker until `deadline` (of `time.monotonic()`), tell every bound on the way; say how it ended."""
+    return run_apart(_climb, instance, deadline - time.monotonic(), deadline=deadline, heard=heard).ended
+
+
+def _climb(tell: Callable[[Bound], None], instance: Instance, seconds: float) -> None:
+    prices(instance, time_limit=seconds, on_bound=tell)
 
 
 def price_bound(instance: Instance, ends: IntArray, level: FloatArray) -> Bound:
@@ -110,29 +134,34 @@ def _waiting(finish: FloatArray, ends: IntArray) -> FloatArray:
     return mean
 
 
-def _classes(instance: Instance) -> tuple[IntArray, FloatArray]:
-    """Return requests that stand for classes of similar ones, and how many each stands for."""
+def _classes(instance: Instance) -> tuple[IntArray, IntArray]:
+    """Return requests that stand for classes of similar ones (k,), and the class of each request (n,)."""
     if instance.n <= CLASSES:
-        return np.arange(instance.n), np.ones(instance.n)
+        return np.arange(instance.n), np.arange(instance.n)
     side = math.isqrt(CLASSES)
-    chosen, counts = [], []
+    chosen: list[int] = []
+    member = np.empty(instance.n, np.int64)
     for group in np.array_split(np.lexsort((instance.output, instance.arrival)), side):
         for part in np.array_split(group[np.argsort(instance.volume[group], kind="stable")], side):
+            member[part] = len(chosen)
             chosen.append(int(part[len(part) // 2]))
-            counts.append(float(len(part)))
-    return np.array(chosen, np.int64), np.array(counts)
+    return np.array(chosen, np.int64), member
 
 
-class _Dual:
-    """The smoothed dual of an instance, ready to be climbed."""
+class Dual:
+    """The smoothed dual of an instance, ready to be climbed; many requests climb as classes of similar ones.
+
+    `member` (n,) is the class of each request; a class has the sizes and the arrival of one of its requests.
+    """
 
     def __init__(self, instance: Instance) -> None:
-        at, self.count = _classes(instance)
+        at, self.member = _classes(instance)
+        self.count = np.bincount(self.member, minlength=len(at)).astype(np.float64)
         self.sizes = (instance.prompt[at], instance.output[at], instance.arrival[at])
         self.memory = instance.memory
         self.longest = int(instance.output.max())
 
-    def climb(self, ends: IntArray, level: FloatArray, temperature: float) -> FloatArray:
+    def climb(self, ends: IntArray, level: FloatArray, temperature: float, steps: int, deadline: float = math.inf) -> FloatArray:
         """Return better prices than `level`, for a soft minimum at `temperature` times the mean end."""
         from scipy.optimize import minimize
 
@@ -145,8 +174,13 @@ class _Dual:
             value, slope = _soft_dual(*self.sizes, self.count, starts, begins, ends, z * unit, self.memory, tau, size)
             return -value, -slope * unit
 
-        options = {"maxiter": STEPS, "maxcor": 20}
-        found = minimize(negative, level / unit, jac=True, method="L-BFGS-B", bounds=[(0, None)] * len(level), options=options)
+        def on_time(_z: FloatArray) -> None:
+            if time.monotonic() > deadline:
+                raise StopIteration
+
+        options = {"maxiter": steps, "maxcor": 20, "maxfun": 10 * steps}
+        bounds = [(0, None)] * len(level)
+        found = minimize(negative, level / unit, jac=True, method="L-BFGS-B", bounds=bounds, callback=on_time, options=options)
         climbed: FloatArray = found.x * unit
         return climbed
 

@@ -13,6 +13,7 @@ from opt.core.columns import IntArray
 from opt.core.instance import Instance
 from opt.core.model import Proposal, StopReason
 from opt.solvers.exact.apart import MEMORY_MB, Progress, Tell, positive, solve_apart
+from opt.solvers.exact.highs import loaded
 from opt.solvers.exact.timeindexed import (
     SHIFT,
     Model,
@@ -98,7 +99,7 @@ def tightened(
 
 def _relaxation(instance: Instance, model: Model, deadline: float, threads: int) -> npt.NDArray[np.float64] | None:
     """Return the memory prices of the linear relaxation (round 1 first), or None when it was not solved."""
-    solver = _loaded(instance, model, integral=False, threads=threads)
+    solver = loaded(instance, model, integral=False, threads=threads)
     solver.setOptionValue("time_limit", max(LEAST_S, deadline - time.monotonic()))
     solver.setOptionValue("simplex_iteration_limit", PIVOTS)
     solver.run()
@@ -106,38 +107,6 @@ def _relaxation(instance: Instance, model: Model, deadline: float, threads: int)
         return None
     dual: npt.NDArray[np.float64] = np.array(solver.getSolution().row_dual, np.float64)[instance.n :]
     return np.maximum(-dual, 0)
-
-
-def _loaded(instance: Instance, model: Model, *, integral: bool, threads: int) -> Any:
-    """Return a silent HiGHS with the model in it: choice rows first, then one memory row per round."""
-    import highspy
-
-    n, columns = instance.n, len(model.at)
-    length = np.diff(model.first)
-    first = model.first + np.arange(columns + 1)  # one more entry per column, its choice row
-    index = np.empty(int(first[-1]), np.int32)
-    value = np.empty(int(first[-1]), np.float64)
-    index[first[:-1]], value[first[:-1]] = model.owner, 1.0
-    place = np.arange(len(model.row)) + np.repeat(np.arange(columns), length) + 1
-    index[place], value[place] = n + model.row, model.held
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = columns, n + model.rounds
-    lp.col_cost_ = model.cost.astype(float)
-    lp.col_lower_, lp.col_upper_ = np.zeros(columns), np.ones(columns)
-    lp.row_lower_ = np.concatenate([np.ones(n), np.full(model.rounds, -highspy.kHighsInf)])
-    lp.row_upper_ = np.concatenate([np.ones(n), np.full(model.rounds, float(instance.memory))])
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = first.astype(np.int32), index, value
-    if integral:
-        lp.integrality_ = [highspy.HighsVarType.kInteger] * columns
-    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("log_to_console", False)
-    # HiGHS starts its threads once per process; a later model that asks for another number is refused, so start afresh.
-    highspy.Highs.resetGlobalScheduler(True)
-    solver.setOptionValue("threads", threads)
-    solver.passModel(lp)
-    return solver
 
 
 def _branch(
@@ -152,7 +121,7 @@ def _branch(
     plain: bool,
 ) -> Proposal:
     """Run branch and bound; `incumbent` and the model count in the compact instance's rounds, what is told in the true ones."""
-    solver = _loaded(instance, model, integral=True, threads=threads)
+    solver = loaded(instance, model, integral=True, threads=threads)
     seconds = max(LEAST_S, deadline - time.monotonic())
     options = {"time_limit": seconds, "random_seed": seed % 2**31, "mip_abs_gap": 0.0, "mip_rel_gap": 0.0}
     for name, setting in options.items():

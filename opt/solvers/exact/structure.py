@@ -15,11 +15,14 @@ from opt.solvers.exact.cpsat import cpsat_task
 from opt.solvers.exact.dp import dp_refusal, dp_task
 from opt.solvers.exact.milp import BYTES, milp_task
 from opt.solvers.exact.timeindexed import model_refusal
+from opt.solvers.tree import Tree
+from opt.solvers.tree import refusal as tree_refusal
 
 __all__ = ["exact", "exact_task", "together"]
 
 FEW = Fraction(19, 5)  # that run together, below which trajectories beat time indexing (measured: n = 8 .. 25, M = 30 .. 50)
 CPSAT_UP_TO = 16  # requests; CP-SAT's learning pays on these, HiGHS's bounds on more
+NODES = 300  # of a tree of start windows before CP-SAT: tenths of a second, and a certificate where they suffice
 EFFORT, GLANCE = 30.0, 3.0  # of CP-SAT before HiGHS takes over, in its own deterministic units (about a second each)
 
 
@@ -43,8 +46,9 @@ def exact(
         on_progress: told the incumbent and the bound.
 
     Requests that are all there at the start and of which fewer than 3.8 run together go to the layered search (`dp`).
-    The others get price-cut windows, then CP-SAT (briefly beyond 16 requests), then HiGHS. What is too large for all of
-    them gets the portfolio's answer, and `stats["refused"]` says why.
+    The others get a short tree of start windows (up to 16 requests; where it closes, the optimum has a certificate), then
+    CP-SAT on price-cut windows (briefly beyond 16 requests), then HiGHS. What is too large for all of them gets the
+    portfolio's answer, and `stats["refused"]` says why.
     """
     most = positive("memory_mb", memory_mb)
 
@@ -79,6 +83,12 @@ def exact_task(tell: Tell, instance: Instance, start: IntArray, deadline: float,
         found = dp_task(tell, instance, start, deadline, seed, settings)
         return replace(found, stats={"method": "dp", **found.stats})
     effort = EFFORT if instance.n <= CPSAT_UP_TO else GLANCE
+    if instance.n <= CPSAT_UP_TO and tree_refusal(instance, start) is None:
+        tree = Tree(instance, start)
+        if tree.solve(deadline, NODES):
+            return Proposal(tree.start, tree.bound(), exhausted=True, stop_reason="proved", stats={"method": "tree"})
+        tell(("start", tree.start))
+        start = tree.start
     found = cpsat_task(tell, instance, start, deadline, seed, {**settings, "effort": effort})
     if found.exhausted or found.start is None or found.stop_reason == "time_limit":
         return replace(found, stats={"method": "cpsat", **found.stats})
