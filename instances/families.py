@@ -118,6 +118,20 @@ def _skip_ahead(n: int, memory: int, seed: int) -> Columns:
     return _requests((n - copies, memory - 2, 1), (copies, 0, memory))
 
 
+def _one_bit_root(memory: int) -> int:
+    return _largest(lambda root: root * (root + 1), memory, "one-bit-trap")
+
+
+def _one_bit_unit(memory: int) -> int:
+    return 2 * _one_bit_root(memory) + 1
+
+
+def _one_bit(n: int, memory: int, seed: int) -> Columns:
+    """One request of M rounds makes the cap M; k q outputs of q + 1 are just above the root of it, so each reserves all M."""
+    root, copies = _one_bit_root(memory), n // _one_bit_unit(memory)
+    return _requests((copies * (root + 1) - 1, 0, 1), (copies * root, 0, root + 1), (1, 0, memory))
+
+
 def _svf_memory(long: int) -> int:
     return long * (long + 3) // 2 + 1
 
@@ -314,6 +328,15 @@ _TRAPS = (
         _skip_ahead,
         lambda memory: isqrt(memory) * _skip_unit(memory),
         _skip_unit,
+    ),
+    _trap(
+        "one-bit-trap",
+        "knowing one bit of each output: about sqrt(M) times too long; M = q(q+1), n = k(2q+1)",
+        42,
+        6,
+        _one_bit,
+        lambda memory: 4 * _one_bit_unit(memory),
+        _one_bit_unit,
     ),
     _trap("svf-trap", "smallest volume first, ties against it: (sqrt(2)/3)sqrt(M); M = L(L+3)/2 + 1", 66, 6, _svf, _svf_size),
     _trap(

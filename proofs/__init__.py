@@ -52,6 +52,7 @@ CLAIMS: dict[str, Entry] = {
         "total-size-unbounded-small-peaks", "smallest prompt + output first, peaks up to M/4: 0.16 sqrt(M) times the optimum"
     ),
     **_trap("skipping-ahead-unbounded", "svf-skip, sof-skip, total-size-skip without ties: sqrt(M) times the optimum"),
+    **_trap("one-bit-unbounded", "one-bit: sqrt(M) times the optimum"),
     **_trap("svf-unbounded", "smallest volume first, ties against it, peaks up to M: sqrt(M/2) times the optimum"),
     **_trap("svf-unbounded-once", "smallest volume first, ties against it, L pairs: (sqrt(2)/3) sqrt(M) times the optimum"),
     **_trap("svf-unbounded-no-ties", "smallest volume first without ties: 0.4 M^(1/3) times the optimum"),

@@ -8,7 +8,7 @@ from opt.solvers.orders import KEYS
 from proofs.claim import Claim
 from proofs.steps import identity, inequality, limit
 from proofs.unbounded import Phase, Trap, c, claim_of, half, r, upto
-from proofs.volume_traps import OFFLINE, SKIP_AHEAD, STRICT, SVF, SVF_NO_TIES, SVF_SMALL, TIES
+from proofs.volume_traps import OFFLINE, ONE_BIT, SKIP_AHEAD, STRICT, SVF, SVF_NO_TIES, SVF_SMALL, TIES
 
 __all__ = ["TRAPS", "claim"]
 
@@ -224,9 +224,12 @@ TOTAL_SIZE_SMALL = Trap(
 
 EQUAL = Trap(
     name="orders-at-least-two",
-    title="equal requests: every order under every rule holds nobody back",
+    title="equal requests, where nobody is held back",
     family="equal-trap",
-    policies=tuple(f"{name}{rule}" for name in KEYS for rule in ("", "-skip", "-pack")),
+    policies=(
+        *(f"{name}{rule}" for name in KEYS for rule in ("", "-skip", "-pack")),
+        *("sorted-f", "sorted-f-serial", "sorted-rate", "phases", "one-bit"),
+    ),
     memory=r * (2 * r - 1),
     count=c * r,
     slow=r * (2 * r - 1) * upto(c),
@@ -300,7 +303,7 @@ def _superlinear_schedule(r: int, c: int) -> list[Phase]:
 
 _ALL = (
     *(FCFS, FCFS_STRONG, SEALED, SKIP, LOF, SOF, SOF_SMALL, TOTAL_SIZE, TOTAL_SIZE_SMALL),
-    *(SKIP_AHEAD, SVF, SVF_SMALL, SVF_NO_TIES, EQUAL, _superlinear()),
+    *(ONE_BIT, SKIP_AHEAD, SVF, SVF_SMALL, SVF_NO_TIES, EQUAL, _superlinear()),
 )
 
 TRAPS: dict[str, Trap] = {trap.name: trap for trap in _ALL}

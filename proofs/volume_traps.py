@@ -6,7 +6,7 @@ import sympy as sp
 
 from proofs.unbounded import Phase, Trap, c, half, r, upto
 
-__all__ = ["SKIP_AHEAD", "SVF", "SVF_NO_TIES", "SVF_SMALL"]
+__all__ = ["ONE_BIT", "SKIP_AHEAD", "SVF", "SVF_NO_TIES", "SVF_SMALL"]
 
 OFFLINE = "offline: all requests are there at round 0"
 STRICT = "strict head of line with the exact look-ahead check"
@@ -32,6 +32,28 @@ SKIP_AHEAD = Trap(
     witness=(10, 20),
     small=((2, 2), (2, 3), (3, 1)),
     hypotheses=(OFFLINE, "in every round whoever fits starts, in order"),
+)
+
+ONE_BIT = Trap(
+    name="one-bit-unbounded",
+    title="smallest volume first with one bit known of each output",
+    family="one-bit-trap",
+    policies=("one-bit",),
+    memory=r * (r + 1),
+    count=c * (2 * r + 1),
+    slow=(r + 1) * upto(c) - c + c * r * (c - 1) + (r + 1) * upto(c * r) + (c - 1) + c * r * (r + 1) + r * (r + 1),
+    fast=(r + 1) * upto(c) - c + r * (c * c + (r + 1) * upto(c)) + c + c * (r + 1) + r * (r + 1),
+    schedule=lambda r, c: (Phase(0, 1, r + 1, 1), Phase(0, r + 1, r, r + 1), Phase(0, r * (r + 1), 1, 1)),
+    why_slow="the median output is 1 and the cap M, so outputs above q = isqrt(M) are long: each of q + 1 reserves M and none "
+    "run together; the short ones, which go first, reserve q each, q + 1 a round, and one long one starts beside the last q",
+    why_fast="the long ones q at a time, which fill the memory in their last round",
+    constant=sp.Integer(1),
+    exponent=half,
+    sizes=tuple((k, copies) for k in (2, 3, 5, 8, 12) for copies in (2, 3, 7)),
+    growth=tuple((k, 20) for k in (40, 50, 60, 80, 100)),
+    witness=(10, 20),
+    small=((2, 2),),
+    hypotheses=(OFFLINE, "the threshold is the default, the geometric mean of the median output and the cap"),
 )
 
 SVF = Trap(

@@ -96,7 +96,8 @@ def test_fcfs_trap_log(copies):
     assert made == {**thin, (63, 1): 14 * copies, (0, 1): 192 * copies}
 
 
-def test_lof_sof_and_skip_ahead_traps():
+def test_lof_sof_skip_ahead_and_one_bit_traps():
+    assert groups(generate("one-bit-trap", memory=12, n=14)) == {(0, 1): 7, (0, 4): 6, (0, 12): 1}  # q = 3, k = 2
     assert groups(generate("skip-ahead-trap", memory=9, n=8)) == {(7, 1): 6, (0, 9): 2}
     assert groups(generate("lof-trap", memory=16, n=40)) == {(14, 2): 8, (1, 1): 32}
     assert groups(generate("sof-trap-strong", memory=36, n=276)) == {(35, 1): 60, (0, 2): 216}

@@ -33,7 +33,7 @@ def test_the_second_reading_of_the_model_agrees(name):
         start = timetable(instance, trap.schedule(*size)).tolist()
         assert feasible(instance, start)
         assert latency(instance, start) == better_latency(trap, size) == trap.fast.subs({r: size[0], c: size[1]})
-        for policy in trap.policies:
+        for policy in (policy for policy in trap.policies if policy == "mc-sf" or policy.partition("-")[0] in KEYS):
             order, _, rule = policy.rpartition("-") if policy.endswith(("-skip", "-pack")) else (policy, "", "strict")
             order = {"mc-sf": "sof"}.get(order, order)
             found = latency(instance, RULES[rule](instance, order_of(instance, order).tolist()))
