@@ -119,6 +119,12 @@ class View:
             return np.zeros(len(who), np.int64)
         return kernels.match_all(who, memory.prefixes.names, memory.prefixes.starts, memory.present)
 
+    def names_at(self, who: IntArray, depth: int) -> IntArray:
+        """Return the names of the requests' prompt units number `depth`, which all of them must have."""
+        prefixes = self._engine.memory.prefixes
+        assert prefixes is not None, "nobody has prompt units without prefix hashes"
+        return prefixes.names[prefixes.starts[who] + depth]
+
     @property
     def unit(self) -> int:
         """Tokens in a reusable prompt unit, 0 without a cache."""

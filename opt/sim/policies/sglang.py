@@ -174,13 +174,14 @@ def _dfs_weight(view: View, random: np.random.PCG64) -> Iterator[int]:
         stack.extend(_subtrees(view, waiting, members[deeper], depth))
 
 
-def _subtrees(view: View, waiting: IntArray, members: IntArray, depth: int) -> list[tuple[IntArray, int]]:
+def _subtrees(view: View, waiting: IntArray, members: IntArray, depth: int) -> list[tuple[IntArray, int | None]]:
     """Return the members by their next unit, the heaviest group last, and of equals the one first in the queue."""
-    groups: dict[int, list[int]] = {}
-    for k in members.tolist():
-        groups.setdefault(view.units(int(waiting[k]))[depth], []).append(k)
-    heavy = sorted(groups.values(), key=lambda group: (len(group), -group[0]))
-    return [(np.array(group, np.int64), depth + 1) for group in heavy]
+    if not len(members):
+        return []
+    _, group, sizes = np.unique(view.names_at(waiting[members], depth), return_inverse=True, return_counts=True)
+    by_group = members[np.argsort(group, kind="stable")]
+    groups = np.split(by_group, np.cumsum(sizes)[:-1])
+    return [(found, depth + 1) for found in sorted(groups, key=lambda found: (len(found), -found[0]))]
 
 
 ORDERS: dict[str, Callable[[View, np.random.PCG64], Iterable[int]]] = {
