@@ -5,12 +5,14 @@ A new suite is a module with a `Suite` and a line in `SUITES`.
 
 from __future__ import annotations
 
+from opt.bench.bounds import BOUNDS
 from opt.bench.clock import CLOCK
 from opt.bench.exact import EXACT
 from opt.bench.library import LIBRARY
+from opt.bench.ratios import RATIOS
 from opt.bench.runner import Record, Suite, Table, run_suite
 from opt.bench.scale import SCALE
 
 __all__ = ["SUITES", "Record", "Suite", "Table", "run_suite"]
 
-SUITES: dict[str, Suite] = {suite.name: suite for suite in (SCALE, EXACT, LIBRARY, CLOCK)}
+SUITES: dict[str, Suite] = {suite.name: suite for suite in (SCALE, EXACT, BOUNDS, LIBRARY, CLOCK, RATIOS)}
