@@ -263,6 +263,21 @@ def test_a_request_moves_from_one_engine_to_another():
     assert load.progress.preemptions.sum() == second.recomputed == 0
 
 
+def test_memory_stays_taken_while_it_is_transferred():
+    load = workload(Instance(100, [20, 25], [4, 1]))
+    config = EngineConfig(block_size=1)
+    engine = Engine(load, POLICIES["vllm-fcfs"].make(load.requests, config), config, UNIT, kv_tokens=40)
+    engine.submit([0], tokens=1, keep=True)
+    engine.submit([1], at_s=0.5)
+    engine.advance(3.0)
+    assert (engine.finished, engine.memory.used, engine.pending_tokens, engine.count) == ([0], 20, 25, 0)
+    with pytest.raises(ValueError, match="holds nothing here"):
+        engine.release(1)
+    engine.release(0)
+    engine.advance()
+    assert (engine.finished, engine.memory.used) == ([0, 1], 0)
+
+
 def test_a_waiting_request_can_be_withdrawn_and_sent_elsewhere():
     load = workload(Instance(100, [20, 10], [4, 2]))
     config = EngineConfig(block_size=1, max_running=1)

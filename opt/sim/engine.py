@@ -21,8 +21,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -34,6 +32,7 @@ from opt.sim import kernels
 from opt.sim.batch import FOREVER, Batch, Chunk, View
 from opt.sim.config import EngineConfig
 from opt.sim.memory import Memory
+from opt.sim.policy import Policy, StalledError
 from opt.sim.prefix import Prefixes
 from opt.sim.recorder import Recorder, Run
 from opt.sim.waiting import Queue
@@ -43,31 +42,6 @@ __all__ = ["Engine", "Policy", "StalledError"]
 
 LONGEST_RUN = 4096  # steps in one go
 PATIENCE = 1000  # preemptions, beyond four for each request there, without a token
-
-
-class StalledError(ValueError):
-    """A policy makes no progress: it leaves work undone forever, or preempts without end."""
-
-
-class Decide(Protocol):
-    """What a policy does: from what it sees at the start of a step to the step's batch."""
-
-    def __call__(self, view: View) -> Batch: ...
-
-
-@dataclass(frozen=True, eq=False)
-class Policy:
-    """A decision for every step, and the order of the waiting queue.
-
-    Args:
-        decide: called at the start of a step; it may keep a state of its own, so a policy serves one engine.
-        rank: (n,) numbers that order the waiting queue, smaller first; ties by arrival, then index. None: by arrival.
-        name: for messages.
-    """
-
-    decide: Decide
-    rank: IntArray | FloatArray | None = None
-    name: str = "policy"
 
 
 class Engine:
@@ -109,10 +83,19 @@ class Engine:
         self.finished: list[int] = []
         self.view = View(self)
         self._coming: list[tuple[float, int]] = []
+        self._keep: set[int] = set()
         self._since_token = 0
         self._durations = np.empty(LONGEST_RUN)
 
-    def submit(self, requests: Iterable[int], at_s: float | None = None, *, computed: int = 0, tokens: int | None = None) -> None:
+    def submit(
+        self,
+        requests: Iterable[int],
+        at_s: float | None = None,
+        *,
+        computed: int = 0,
+        tokens: int | None = None,
+        keep: bool = False,
+    ) -> None:
         """Let requests arrive: at their own arrival, or at `at_s`.
 
         Args:
@@ -120,6 +103,7 @@ class Engine:
             at_s: seconds; not before `now` if the engine has run past it, since the past cannot change.
             computed: tokens of keys and values that they bring along, as after a transfer.
             tokens: output tokens after which they leave this engine, all by default.
+            keep: their memory stays taken when they leave, until `release`, as while it is being transferred.
 
         Raises:
             ValueError: a request is already in an engine.
@@ -130,6 +114,8 @@ class Engine:
                 raise ValueError(f"request {self.named(i)} was submitted before")
             progress.computed[i] = computed
             self.submitted += 1
+            if keep:
+                self._keep.add(i)
             if not self._fits(i, tokens):
                 progress.state[i] = REJECTED
                 self.rejected += 1
@@ -185,7 +171,8 @@ class Engine:
                 self._execute(batch, min(until_s, self.next_arrival_s))
                 return True
             wake = min(self.next_arrival_s, batch.wake_s if batch.wake_s > self.now else math.inf)
-            if wake == math.inf and not batch.preempted:
+            lent = bool(self._keep) and until_s < math.inf  # whoever calls may give memory back then
+            if wake == math.inf and not batch.preempted and not lent:
                 raise self._stalled("leaves the engine idle with nothing to come")
             if wake >= until_s:
                 return self._idle(until_s)
@@ -266,7 +253,8 @@ class Engine:
         progress, output = self.workload.progress, self.workload.output
         self.count, done = kernels.retire(self.running, self.count, progress.produced, self.goal)
         for i in done.tolist():
-            self.memory.release(i, int(progress.computed[i]))
+            if i not in self._keep:
+                self.memory.release(i, int(progress.computed[i]))
             whole = progress.produced[i] >= output[i]
             progress.state[i] = DONE if whole else FUTURE
             if whole:
@@ -310,11 +298,30 @@ class Engine:
         self.preemptions += 1
         self._since_token += 1
 
+    def release(self, i: int) -> None:
+        """Give the memory back of a request that has left with `keep`.
+
+        Raises:
+            ValueError: it has not left, or was not kept.
+        """
+        if i not in self._keep or self.workload.progress.state[i] in (WAITING, RUNNING):
+            raise ValueError(f"request {self.named(i)} holds nothing here that could be released")
+        self._keep.discard(i)
+        self.memory.release(i, int(self.workload.requests.prompt[i] + self.goal[i]) - 1)
+
+    @property
+    def pending_tokens(self) -> int:
+        """Tokens that waiting and unfinished requests have to compute before their next token, cached ones not deducted."""
+        progress, prompt = self.workload.progress, self.workload.requests.prompt
+        who = np.array([*self.waiting, *self.view.partial()], np.int64)
+        return int((prompt[who] + progress.produced[who] - progress.computed[who]).sum())
+
     def withdraw(self, i: int) -> None:
         """Take a waiting request back, as if it had never been submitted here: a router sends it elsewhere."""
         if self.workload.progress.state[i] != WAITING:
             raise ValueError(f"request {self.named(i)} is not waiting, so it cannot be withdrawn")
         self.waiting.remove(i)
+        self._keep.discard(i)
         self.workload.progress.state[i] = FUTURE
         self.submitted -= 1
 
