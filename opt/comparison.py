@@ -18,8 +18,8 @@ __all__ = ["Comparison", "Row", "compare"]
 
 Row = dict[str, Any]
 
-# An alias, a composite, a form of another row, and the exact solvers, which use up any time limit.
-LEFT_OUT = ("mc-sf", "portfolio", "sorted-f-serial", "dp", "milp", "cpsat", "exact")
+# An alias, a composite, a form of another row, and local and exact search, which use up any time limit.
+LEFT_OUT = ("mc-sf", "portfolio", "search", "sorted-f-serial", "dp", "milp", "cpsat", "exact")
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,7 @@ def test_parameters_out_of_range_are_refused(name, params, message):
 def test_progress_is_told_as_it_comes():
     seen = []
     SOLVERS["dp"](four(), on_progress=lambda incumbent, bound: seen.append((incumbent, bound)))
-    assert seen[0] == (25, None)
+    assert seen[0] == (24, None)
     assert seen[-1] == (24, 24)
     assert all(bound is None or bound <= 24 <= incumbent for incumbent, bound in seen)
 
@@ -280,7 +280,7 @@ def test_stray_output_stays_off_stdout(capfd):
 
 def test_an_interrupt_in_the_portfolio_is_kept_too(monkeypatch):
     stopped = Proposal(np.array([0, 5, 10, 14]), stop_reason="interrupted")
-    monkeypatch.setattr(apart, "portfolio", lambda *_, **__: stopped)
+    monkeypatch.setattr(apart, "incumbent", lambda *_, **__: stopped)
     assert solve(four(), "exact").stop_reason == "interrupted"
 
 

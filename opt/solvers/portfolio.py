@@ -1,15 +1,27 @@
-"""The portfolio: the orders, staggered forms, Sorted-F, Sorted-rate and phases, and the best of them."""
+"""The portfolio, the default solver: constructed plans, local search, exact search where it is small, and a sharper bound.
+
+Every stage starts from the best plan so far and gets the time that is left, less what later stages need. Any stage can be
+cut short by the clock or by Ctrl-C; what it has found by then counts.
+"""
 
 from __future__ import annotations
 
 import inspect
+import math
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
+from opt.core.columns import IntArray
 from opt.core.exact import exact_sum
 from opt.core.instance import Instance
-from opt.core.model import Proposal, StopReason
+from opt.core.model import Bound, Proposal, StopReason
+from opt.solvers.bounds import best_bound, mean_busy_time
 
-__all__ = ["portfolio"]
+__all__ = ["MEMBERS", "incumbent", "portfolio"]
+
+Progress: TypeAlias = Callable[[int | None, int | None], None]
 
 MEMBERS = (  # strongest first, so that a short time limit keeps the best of them
     *(
@@ -27,42 +39,198 @@ MEMBERS = (  # strongest first, so that a short time limit keeps the best of the
     ),
     *("total-size", "total-size-skip", "sof", "fcfs-pack", "best-fit-skip", "best-fit-pack", "fcfs"),
 )
+MEMBERS_SHARE = 0.6  # of the time limit that constructed plans may take
+EXACT_UP_TO = 20  # requests; beyond, a few seconds rarely prove anything
+GLIMPSE = 2_000  # moves for each request before exact search: enough to find most optima of small instances
+PRICES_FROM_S = 30.0  # seconds of time limit from which a quarter goes to a sharper bound
+PRICES_SHARE = 0.25
 
 
-def portfolio(instance: Instance, *, seed: int = 0, time_limit: float | None = None, ageing: int = 0) -> Proposal:
-    """Return the best schedule among the members, run in turn while time is left.
+def portfolio(
+    instance: Instance,
+    *,
+    seed: int = 0,
+    time_limit: float | None = None,
+    ageing: int = 0,
+    work: int | None = None,
+    on_progress: Progress | None = None,
+) -> Proposal:
+    """Return the best plan of all: orders, staggered forms, Sorted-F and Sorted-rate, then local and exact search.
 
-    The first member always runs, however short the limit. An interrupt (Ctrl-C) keeps the best so far. `stats` names
-    the winner and gives every member's total latency. Orders take the `ageing` of `order_of`.
+    Args:
+        instance: the requests; arrivals are respected.
+        seed: of the members that draw.
+        time_limit: seconds for everything; the first member always runs. None: until the work is done.
+        ageing: for the orders (see `order_of`). If above 0 only they and their like run, since search would undo it.
+        work: moves of the local search, at most; None as in `search`.
+        on_progress: told the best total latency and the bound whenever one of them improves.
+
+    Up to 20 requests go on to `exact`. From 30 s on a quarter of the time goes to the `prices` bound if the plan is not
+    proved optimal. An interrupt (Ctrl-C) keeps the best so far. `stats` names the winner, gives the total latency of
+    every constructed plan (`members`) and the strongest proved factor among them: the best is no worse than any of them.
     """
-    from opt.solvers.registry import SOLVERS
-
-    deadline = None if time_limit is None else time.monotonic() + time_limit
-    best: Proposal | None = None
-    latencies: dict[str, int] = {}
-    factors: list[int] = []
-    stop: StopReason = "done"
-    arrived = exact_sum(instance.arrival)
+    run = _Run(instance, seed, time_limit, on_progress)
     try:
-        for name in MEMBERS:
-            if best is not None and deadline is not None and time.monotonic() > deadline:
-                stop = "time_limit"
-                break
-            ages = "ageing" in inspect.signature(SOLVERS[name]).parameters
-            params = {"ageing": ageing} if ages else {}
-            proposal = SOLVERS[name](instance, seed=seed, time_limit=None, **params)
-            if proposal.start is None:
-                continue
-            latency = exact_sum(proposal.start) + exact_sum(instance.output) - arrived
-            if best is None or latency < min(latencies.values()):
-                best = Proposal(proposal.start, stats={"winner": name})
-            latencies[name] = latency
-            factors += [proposal.stats["factor"]] if proposal.stats.get("factor") else []
+        run.construct(MEMBERS_SHARE, {"ageing": ageing})
+        if ageing == 0 and not run.at_once():
+            run.refine(work)
     except KeyboardInterrupt:
-        if best is None:
+        if run.start is None:
             raise
-        stop = "interrupted"
-    assert best is not None
-    # The best is no worse than any member, so it inherits the strongest guarantee among those that ran.
-    stats = {**best.stats, "members": latencies, "factor": min(factors, default=None)}
-    return Proposal(best.start, stop_reason=stop, stats=stats)
+        run.stop = "interrupted"
+    return run.proposal()
+
+
+def incumbent(instance: Instance, *, seed: int = 0, time_limit: float | None = None) -> Proposal:
+    """Return a good plan for an exact solver to start from: the constructed plans, and on small instances a brief search."""
+    run = _Run(instance, seed, time_limit, None)
+    try:
+        run.construct(1.0, {})
+        if instance.n <= 10 * EXACT_UP_TO and not run.at_once():
+            run.search(GLIMPSE * min(instance.n, EXACT_UP_TO), 1.0)
+            run.stop = "done" if run.stop == "work_limit" else run.stop
+    except KeyboardInterrupt:
+        if run.start is None:
+            raise
+        run.stop = "interrupted"
+    return run.proposal()
+
+
+@dataclass
+class _Run:
+    """The best plan and bound so far, and the clock."""
+
+    instance: Instance
+    seed: int
+    time_limit: float | None
+    on_progress: Progress | None
+    start: IntArray | None = None
+    waited: int = 0
+    winner: str = ""
+    bound: Bound | None = None
+    exhausted: bool = False
+    stop: StopReason = "done"
+    members: dict[str, int] = field(default_factory=dict)
+    factors: list[int] = field(default_factory=list)
+    stats: dict[str, Any] = field(default_factory=dict)
+    begun: float = field(default_factory=time.monotonic)
+
+    def left(self, share: float = 1.0) -> float:
+        """Return the seconds left of a share of the time limit."""
+        return math.inf if self.time_limit is None else share * self.time_limit - (time.monotonic() - self.begun)
+
+    def latency(self, waited: int) -> int:
+        """Return the total latency of plans whose starts sum to `waited`."""
+        return waited + exact_sum(self.instance.output) - exact_sum(self.instance.arrival)
+
+    def offer(self, start: IntArray | None, name: str) -> None:
+        """Keep a plan if it is better."""
+        if start is None:
+            return
+        waited = exact_sum(start)
+        if self.start is None or waited < self.waited:
+            self.start, self.waited, self.winner = start, waited, name
+            self.tell(self.latency(waited))
+
+    def tell(self, latency: int | None, _bound: int | None = None) -> None:
+        """Report progress; a search below tells only its own best plans."""
+        if self.on_progress is not None and latency is not None:
+            best = min(latency, self.latency(self.waited))
+            self.on_progress(best, None if self.bound is None else self.bound.ceil)
+
+    def at_once(self) -> bool:
+        """Return whether everybody starts on arrival."""
+        return self.waited == exact_sum(self.instance.arrival)
+
+    def settled(self) -> bool:
+        """Return whether the plan needs no more work: everybody starts on arrival, or a bound that costs little meets it."""
+        if self.at_once():
+            return True
+        if self.bound is None:
+            self.improve_bound(best_bound(self.instance) if self.instance.n <= EXACT_UP_TO else mean_busy_time(self.instance))
+        return self.bound is not None and self.bound.ceil >= self.latency(self.waited)
+
+    def improve_bound(self, bound: Bound) -> None:
+        """Keep a bound if it is better."""
+        if self.bound is None or bound.value > self.bound.value:
+            self.bound = bound
+            self.tell(self.latency(self.waited))
+
+    def construct(self, share: float, params: dict[str, Any]) -> None:
+        """Run the members in turn while time is left."""
+        from opt.solvers.registry import SOLVERS
+
+        longest = 0.0  # that a member took; the next may take as long, and cannot be cut short
+        for name in MEMBERS:
+            if self.start is not None and self.left(share) <= longest:
+                self.stop = "time_limit"
+                return
+            solver = SOLVERS[name]
+            known = inspect.signature(solver).parameters
+            taken = {key: value for key, value in params.items() if key in known}
+            begun = time.monotonic()
+            found = solver(self.instance, seed=self.seed, time_limit=None, **taken)
+            longest = max(longest, time.monotonic() - begun)
+            if found.start is None:
+                continue
+            self.offer(found.start, name)
+            self.members[name] = self.latency(exact_sum(found.start))
+            self.factors += [found.stats["factor"]] if found.stats.get("factor") else []
+
+    def refine(self, work: int | None) -> None:
+        """Search, exactly too where the instance is small, and sharpen the bound."""
+        if self.instance.n > EXACT_UP_TO and self.settled():
+            return
+        if self.instance.n <= EXACT_UP_TO:
+            glimpse = GLIMPSE * self.instance.n
+            self.search(glimpse if work is None else min(work, glimpse), 0.3)
+            if self.settled() or self.stop == "interrupted" or self.exact():
+                return
+        prices = self.time_limit is not None and self.time_limit >= PRICES_FROM_S
+        self.search(work, 1 - PRICES_SHARE if prices else 1.0)
+        if prices and self.stop != "interrupted" and not self.settled():
+            self.sharpen()
+
+    def search(self, work: int | None, share: float) -> None:
+        """Run the local search from the best plan until a share of the time limit is over."""
+        from opt.solvers.search import search
+
+        seconds = self.left(share)
+        if seconds <= 0:
+            self.stop = "time_limit"
+            return
+        limit = None if math.isinf(seconds) else seconds
+        found = search(self.instance, seed=self.seed, time_limit=limit, work=work, start=self.start, on_progress=self.tell)
+        self.offer(found.start, "search")
+        self.stop = found.stop_reason
+        self.stats["moves"] = self.stats.get("moves", 0) + found.stats["moves"]
+
+    def exact(self) -> bool:
+        """Run the exact solver for half of the time left; return whether it is settled."""
+        from opt.solvers.exact.structure import exact
+
+        seconds = self.left()
+        limit = None if math.isinf(seconds) else seconds / 2
+        if limit is not None and limit <= 0:
+            return False
+        found = exact(self.instance, seed=self.seed, time_limit=limit, on_progress=self.tell)
+        self.offer(found.start, "exact")
+        if found.bound is not None:
+            self.improve_bound(found.bound)
+        self.exhausted = found.exhausted
+        self.stop = found.stop_reason
+        return found.exhausted or found.stop_reason == "interrupted"
+
+    def sharpen(self) -> None:
+        """Climb prices in a worker while time is left."""
+        from opt.solvers.prices import prices_apart
+
+        ended = prices_apart(self.instance, time.monotonic() + self.left(), self.improve_bound)
+        if ended in ("time_limit", "interrupted"):
+            self.stop = ended
+
+    def proposal(self) -> Proposal:
+        """Return the best plan with what is known of it."""
+        assert self.start is not None
+        stats = {"winner": self.winner, **self.stats, "members": self.members, "factor": min(self.factors, default=None)}
+        return Proposal(self.start, self.bound, self.exhausted, self.stop, stats)

@@ -16,6 +16,7 @@ from opt.solvers.one_bit import one_bit
 from opt.solvers.orders import KEYS, run_order
 from opt.solvers.phases import phases
 from opt.solvers.portfolio import portfolio
+from opt.solvers.search import search
 from opt.solvers.sorted_f import sorted_f, sorted_f_serial, sorted_rate
 from opt.solvers.staggered import staggered
 
@@ -26,6 +27,7 @@ Solver: TypeAlias = Callable[..., Proposal]  # (instance, *, seed, time_limit, *
 
 SOLVERS: dict[str, Solver] = {
     "portfolio": portfolio,
+    "search": search,
     "sorted-f": sorted_f,
     "sorted-f-serial": sorted_f_serial,
     "sorted-rate": sorted_rate,

@@ -71,10 +71,10 @@ def staggered(instance: Instance, *, seed: int = 0, time_limit: float | None = N
     order = order_of(instance, "svf")
     data = (order, instance.prompt, instance.output, instance.arrival, instance.memory)
     forms = {"pipeline": pipelines(instance), "strict": pack_strict(*data), "pack": pack_serial(*data)}
-    forms |= {"pace 16/16": paced(instance, order, 16), "window 1": _windowed(instance, order, 1, wide=False)}
+    forms |= {"pace 16/16": paced(instance, order, 16), "window 3": _windowed(instance, order, 3, wide=False)}
     if instance.n <= THOROUGH:
         forms |= {f"pace {pace}/16": paced(instance, order, pace) for pace in PACES}
-        forms["window 2"] = _windowed(instance, order, 2, wide=False)
+        forms |= {f"window {width}": _windowed(instance, order, width, wide=False) for width in (1, 2)}
         forms |= {f"wide window {width}": _windowed(instance, order, width, wide=True) for width in (1, 2)}
     form = min(forms, key=lambda name: exact_sum(forms[name]))
     return Proposal(forms[form], stats={"form": form, "factor": _factor(instance)})

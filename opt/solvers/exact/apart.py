@@ -1,9 +1,9 @@
 """What all exact solvers share: a good schedule to start from, a worker to search in, and the best of all it reports.
 
-The portfolio runs here and comes first: a good incumbent prunes, and something is always at hand. The search then runs
-in a worker (`opt.solvers.worker`), which reports every better schedule and every better bound at once. Each schedule
-is checked by `check_schedule` before it counts, so a rounding error in a foreign solver can cost a claim of optimality
-but never an answer.
+The portfolio's plans and a brief local search come first, here: a good incumbent prunes, and something is always at
+hand. The search then runs in a worker (`opt.solvers.worker`), which reports every better schedule and every better bound
+at once. Each schedule is checked by `check_schedule` before it counts, so a rounding error in a foreign solver can cost a
+claim of optimality but never an answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from opt.core.errors import CertificateError
 from opt.core.exact import exact_sum
 from opt.core.instance import Instance
 from opt.core.model import Proposal, StopReason
-from opt.solvers.portfolio import portfolio
+from opt.solvers.portfolio import incumbent
 from opt.solvers.worker import Outcome, run_apart
 
 __all__ = ["MEMORY_MB", "Progress", "Refusal", "Task", "Tell", "positive", "solve_apart"]
@@ -66,7 +66,7 @@ def solve_apart(
     begun = time.monotonic()
     refused = refusal(instance, None)
     share = None if time_limit is None else time_limit * (0.5 if refused is None else 1.0)
-    first = portfolio(instance, seed=seed, time_limit=share)
+    first = incumbent(instance, seed=seed, time_limit=share)
     assert first.start is not None
     best = _Best(instance, first.start, on_progress)
     best.tell()
@@ -141,4 +141,4 @@ class _Best:
         # A claim about a schedule that did not pass the check is void.
         proved = found.exhausted and found.start is not None and self.latency_of(found.start) >= self.latency
         reason = "time_limit" if found.stop_reason == "proved" and not proved else found.stop_reason
-        return Proposal(self.start, exhausted=proved, stop_reason=reason, stats={**stats, **found.stats})
+        return Proposal(self.start, found.bound, proved, reason, {**stats, **found.stats})
