@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from opt.core.cost.plans import seconds
 from opt.core.fairness import fairness
 from opt.core.instance import Instance
 from opt.core.model import KvMode, Result
 from opt.solvers.door import lower_bound, solve
+from opt.solvers.measured import MEASURED
 from opt.solvers.registry import SOLVERS
 
-__all__ = ["Comparison", "Row", "compare"]
+__all__ = ["Comparison", "Row", "compare", "on_the_clock"]
 
 Row = dict[str, Any]
 
-# An alias, a composite, a form of another row, and local and exact search, which use up any time limit.
-LEFT_OUT = ("mc-sf", "portfolio", "search", "sorted-f-serial", "dp", "milp", "cpsat", "exact")
+# An alias, a composite, a form of another row, local and exact search, which use up any time limit, and
+# the orders in seconds, which need a cost model.
+LEFT_OUT = (
+    *("mc-sf", "portfolio", "search", "sorted-f-serial", "dp", "milp", "cpsat", "exact"),
+    *(f"{name}{rule}" for name in MEASURED for rule in ("", "-skip", "-pack")),
+)
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,8 @@ class Comparison(Sequence[Row]):
 
     A row has `instance`, `n`, `memory`, `solver`, `total_latency`, `mean_latency`, `lower_bound`, `bound_method`, `ratio`
     (total latency over the bound), `gap`, `makespan`, `max_wait`, `status`, `factor` (a proved guarantee, or None),
-    `verified` and `seconds`. `interrupted` tells that Ctrl-C cut the comparison short; the rows that are there stand.
+    `verified` and `seconds` (of computing). `interrupted` tells that Ctrl-C cut the comparison short; the rows that are
+    there stand.
     """
 
     rows: tuple[Row, ...]
@@ -72,6 +80,7 @@ def compare(
     time_limit: float = 10.0,
     seed: int = 0,
     kv: KvMode = "separate",
+    cost: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Comparison:
     """Return a certified row for every instance and solver, best first within an instance.
@@ -81,9 +90,11 @@ def compare(
         solvers: names in `SOLVERS`; None takes every order under every rule, Sorted-F and Sorted-rate.
         bound: the name of the bound all are held against; it is computed once for each instance.
         time_limit, seed, kv: as in `solve`.
+        cost: a name in `COSTS` or a cost file: rows are in seconds too (`total_latency_s`, `mean_ttft_s`, `makespan_s`), and
+            the orders in seconds take part.
         progress: is told the name of each solver before it runs.
     """
-    names = [name for name in SOLVERS if name not in LEFT_OUT] if solvers is None else list(solvers)
+    names = _names(cost) if solvers is None else list(solvers)
     rows: list[Row] = []
     try:
         for instance in instances:
@@ -91,11 +102,30 @@ def compare(
             for name in names:
                 if progress is not None:
                     progress(f"{instance.name or 'instance'}: {name}")
-                result = solve(instance, name, bound=held_against, time_limit=time_limit, seed=seed, kv=kv)
-                rows.append(_row(instance, result))
+                params: dict[str, Any] = {"cost": cost} if cost is not None and name in ordered_by_seconds() else {}
+                result = solve(instance, name, bound=held_against, time_limit=time_limit, seed=seed, kv=kv, **params)
+                rows.append(_row(instance, result) | (on_the_clock(result, cost) if cost is not None else {}))
     except KeyboardInterrupt:
         return Comparison(_ranked(rows), interrupted=True)
     return Comparison(_ranked(rows))
+
+
+def ordered_by_seconds() -> list[str]:
+    """Return the names of the solvers that take a cost model."""
+    return [name for name, run in SOLVERS.items() if "cost" in inspect.signature(run).parameters]
+
+
+def _names(cost: str | None) -> list[str]:
+    """Return the solvers compared where none are named; orders in seconds only where a cost model says what those are."""
+    kept = [name for name in SOLVERS if name not in LEFT_OUT]
+    return kept if cost is None else [*kept, *ordered_by_seconds()]
+
+
+def on_the_clock(result: Result, cost: str) -> Row:
+    """Return the seconds of a result's schedule on a cost model; None where there is no schedule."""
+    names = ("total_latency_s", "mean_latency_s", "mean_ttft_s", "makespan_s")
+    found = None if result.schedule is None else seconds(result.schedule, cost)
+    return {"cost": cost, **{name: getattr(found, name, None) for name in names}}
 
 
 def _ranked(rows: list[Row]) -> tuple[Row, ...]:

@@ -1,5 +1,6 @@
 """Laws of cost models: the formula by hand, monotone in every quantity, files that come back the same."""
 
+import json
 import math
 
 import numpy as np
@@ -7,11 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import opt
+from opt.cli import run
 from opt.core.cost import COSTS, UNIT, CostModel, Load, batch, cost_model, read_cost, write_cost
 from opt.core.cost.layout import TERMS
 from opt.core.cost.plans import seconds
 from opt.core.errors import InstanceError
 from opt.core.model import Instance, Schedule
+from opt.solvers.measured import machine_seconds, run_measured
+from opt.solvers.orders import run_order
 
 LOAD = Load(prefill_tokens=300, prefill_pairs=50_000, prefill_sequences=2, prefill_context=40, decodes=5, kv_tokens=900)
 
@@ -242,3 +247,43 @@ def test_plan_beyond_the_measured_range_says_so():
     model = CostModel("x", "linear", {"base": 1.0}, valid={"decodes": (0, 1)})
     plan = Schedule(Instance(memory=99, prompt=[2, 2], output=[3, 3]), np.array([0, 0]))
     assert seconds(plan, model).warnings == ["decodes = 2 (measured up to 1)"]
+
+
+# Orders in seconds.
+
+
+@given(schedules())
+def test_with_unit_cost_the_order_in_seconds_is_by_volume(schedule):
+    instance = schedule.instance
+    for rule in ("strict", "skip", "pack"):
+        found = run_measured("svf-seconds", rule, instance, cost="unit").start
+        assert found.tolist() == run_order("svf", rule, instance).start.tolist()
+
+
+def test_machine_seconds_by_hand():
+    model = CostModel("x", "linear", {"base": 2.0, "per_prefill_token": 0.5, "per_decode": 0.25, "per_kv_token": 0.125})
+    instance = Instance(memory=100, prompt=[4, 0], output=[3, 2])
+    # Volumes 4*3 + 6 = 18 and 3; a round costs 2.25 where one decodes; 2 and 1 decodes; reads 5 + 6 and 1.
+    expected = [18 / 100 * 2.25 + 4 * 0.5 + 2 * 0.25 + 11 * 0.125, 3 / 100 * 2.25 + 1 * 0.25 + 1 * 0.125]
+    assert machine_seconds(instance, model).tolist() == pytest.approx(expected)
+
+
+def test_compare_in_seconds():
+    instance = Instance(memory=60, prompt=[30, 4, 9], output=[3, 9, 5])
+    rows = opt.compare([instance], solvers=["fcfs", "svf-seconds"], cost="unit")
+    assert [row["total_latency_s"] for row in rows] == [row["total_latency"] for row in rows]
+    assert "svf-seconds" in {row["solver"] for row in opt.compare([instance], cost="h100-llama-3-8b")}
+    assert "svf-seconds" not in {row["solver"] for row in opt.compare([instance])}
+
+
+def test_seconds_on_the_command_line(capsys, tmp_path):
+    plan = str(tmp_path / "plan.json")
+    assert run(["solve", "@tiny-four", "--solver", "svf-pack", "--cost", "unit", "--json", "-o", plan]) == 0
+    solved = json.loads(capsys.readouterr().out)
+    assert solved["total_latency_s"] == solved["total_latency"]
+    assert run(["verify", plan, "--cost", "h100-llama-3-8b", "--json"]) == 0
+    assert 0 < json.loads(capsys.readouterr().out)["total_latency_s"] < 1
+    assert run(["verify", plan, "--cost", "h100"]) == 2
+    assert "did you mean" in capsys.readouterr().err
+    assert run(["list", "costs", "--json"]) == 0
+    assert "7.5 times the peak" in json.loads(capsys.readouterr().out)["costs"]["sloweave-synthetic"]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Console",
+    "known_cost",
     "load_instance",
     "named",
     "names_of",
@@ -165,6 +166,19 @@ def named(kind: str) -> Callable[[click.Context, click.Parameter, str | None], s
         return value
 
     return check
+
+
+def known_cost(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """Return an option that must name a cost model or a cost file, once it has been read."""
+    if value is not None:
+        from opt.core.cost import cost_model
+        from opt.core.errors import InstanceError
+
+        try:
+            cost_model(value)
+        except InstanceError as error:
+            raise click.BadParameter(str(error)) from None
+    return value
 
 
 def number(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from opt.cli.console import Console, load_instance, named, names_of, out_option, parameters, round_option, verb
+from opt.cli.console import Console, known_cost, load_instance, named, names_of, out_option, parameters, round_option, verb
 from opt.cli.console import picture as picture_name
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ KV = click.option(
 LIMIT = click.option(
     "--time-limit", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, metavar="S", help="Seconds."
 )
+COST = click.option(
+    "--cost", metavar="NAME", callback=known_cost, help="Seconds too, by a cost model: a name from `kvopt list costs`, or a file."
+)
 BOUND = click.option("--bound", "bound_name", default="best", show_default=True, callback=named("BOUNDS"), help="Lower bound.")
 
 
@@ -39,6 +42,7 @@ BOUND = click.option("--bound", "bound_name", default="best", show_default=True,
 @LIMIT
 @SEED
 @KV
+@COST
 @round_option
 @out_option("the plan")
 @click.option("--plot", "picture", metavar="PNG", callback=picture_name, help="Draw the schedule (.png, .svg or .pdf).")
@@ -52,6 +56,7 @@ def solve(
     time_limit: float,
     seed: int,
     kv: Any,
+    cost: str | None,
     round_s: str | None,
     out: str | None,
     picture: str | None,
@@ -84,7 +89,7 @@ def solve(
 
         plot.save(plot.schedule(result.schedule), picture)
     if out != "-":
-        _report(console, instance, result)
+        _report(console, instance, result, cost=cost)
     if result.schedule is None:
         return 4
     return 130 if result.stop_reason == "interrupted" else 0
@@ -103,20 +108,22 @@ def _progress(console: Console) -> Callable[[int | None, int | None], None] | No
     return report
 
 
-def _report(console: Console, instance: Instance, result: Result, unknown: tuple[str, ...] = ()) -> None:
+def _report(console: Console, instance: Instance, result: Result, unknown: tuple[str, ...] = (), cost: str | None = None) -> None:
     """Print a result: the contract's keys as JSON, the same figures in words otherwise; a plan file leaves some unknown."""
+    from opt.comparison import on_the_clock
     from opt.core.fairness import fairness
 
     value = _solution(instance, result)
     if result.schedule is not None:
         value |= fairness(result.schedule)
-    value |= dict.fromkeys(unknown)
+    clocked = {} if cost is None else on_the_clock(result, cost)
+    value |= {**clocked, **dict.fromkeys(unknown)}
     if console.as_json:
         console.document({**value, "stats": dict(result.stats)})
         return
     shown = ("solver", "status", "proof", "stop_reason", "total_latency", "mean_latency", "lower_bound", "bound_method")
     more = ("gap", "ratio", "makespan", "max_wait", "jain_slowdown", "verified", "seconds")
-    facts = {key: value[key] for key in (*shown, *more) if key not in unknown}
+    facts = {key: value[key] for key in (*shown, *more, *clocked) if key not in unknown}
     head = value["instance"]
     winner = f" ({result.stats['winner']})" if "winner" in result.stats else ""
     facts["solver"] = f"{result.solver}{winner}"
@@ -187,8 +194,9 @@ def bound(console: Console, file: str, bound_name: str, kv: Any, round_s: str | 
 
 @click.command()
 @click.argument("plan")
+@COST
 @verb
-def verify(console: Console, plan: str) -> int:
+def verify(console: Console, plan: str, cost: str | None) -> int:
     """Check a PLAN from its file alone.
 
     Memory in every round, the objective and the bound's certificate are derived again; exit code 1 and the reason when
@@ -205,7 +213,7 @@ def verify(console: Console, plan: str) -> int:
         Console.say_error(f"{plan}: not valid: {error}")
         return 1
     assert result.schedule is not None
-    _report(console, result.schedule.instance, result, unknown=("seed", "seconds", "stop_reason"))
+    _report(console, result.schedule.instance, result, unknown=("seed", "seconds", "stop_reason"), cost=cost)
     return 0
 
 
@@ -216,6 +224,7 @@ def verify(console: Console, plan: str) -> int:
 @LIMIT
 @SEED
 @KV
+@COST
 @round_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of a table.")
 @click.option("--plot", "picture", metavar="PNG", callback=picture_name, help="Draw the ratios (.png, .svg or .pdf).")
@@ -228,6 +237,7 @@ def compare_files(
     time_limit: float,
     seed: int,
     kv: Any,
+    cost: str | None,
     round_s: str | None,
     as_csv: bool,
     picture: str | None,
@@ -246,7 +256,7 @@ def compare_files(
     if as_csv and console.as_json:
         raise click.UsageError("give --csv or --json, not both")
     names = None if solvers is None else names_of(solvers)
-    settings: dict[str, Any] = {"bound": bound_name, "time_limit": time_limit, "seed": seed, "kv": kv}
+    settings: dict[str, Any] = {"bound": bound_name, "time_limit": time_limit, "seed": seed, "kv": kv, "cost": cost}
     table = compare(loaded, solvers=names, progress=console.progress(), **settings)
     console.end_progress()
     if picture is not None:
@@ -266,6 +276,7 @@ def compare_files(
 
 def _print_comparison(console: Console, rows: list[dict[str, Any]]) -> None:
     shown = ("solver", "total_latency", "mean_latency", "ratio", "gap", "makespan", "max_wait", "factor", "seconds")
+    shown = (*shown, *(("total_latency_s", "mean_ttft_s", "makespan_s") if rows and "cost" in rows[0] else ()))
     for name in dict.fromkeys((row["instance"], row["n"], row["memory"]) for row in rows):
         mine = [row for row in rows if (row["instance"], row["n"], row["memory"]) == name]
         bound = f"{mine[0]['lower_bound']:,} ({mine[0]['bound_method']})"

@@ -18,7 +18,7 @@ from opt.core.columns import IntArray
 from opt.core.instance import Instance
 from opt.core.model import Proposal
 
-__all__ = ["KEYS", "Rule", "order_of", "run_order"]
+__all__ = ["KEYS", "Rule", "order_by", "order_of", "packed", "run_order"]
 
 Rule: TypeAlias = Literal["strict", "skip", "pack"]
 
@@ -49,7 +49,11 @@ def order_of(instance: Instance, name: str, *, seed: int = 0, ageing: int = 0) -
     Raises:
         ValueError: `ageing` is no integer, negative, or so large that a key would leave 64 bits.
     """
-    key = KEYS[name](instance, seed)
+    return order_by(instance, KEYS[name](instance, seed), ageing=ageing)
+
+
+def order_by(instance: Instance, key: IntArray, *, ageing: int = 0) -> IntArray:
+    """Return the requests (n,) by a key (n,), smaller first, with `ageing` as in `order_of`."""
     if not isinstance(ageing, int) or not 0 <= ageing <= MAX_AGEING or ageing * int(instance.arrival.max(initial=0)) >= 2**62:
         raise ValueError(f"ageing = {ageing!r}: must be an integer from 0 to {MAX_AGEING}, and ageing * arrival below 2**62")
     return np.lexsort((instance.arrival, key + ageing * instance.arrival))
@@ -59,11 +63,15 @@ def run_order(
     name: str, rule: Rule, instance: Instance, *, seed: int = 0, time_limit: float | None = None, ageing: int = 0
 ) -> Proposal:
     """Return the schedule of an order under a rule; `time_limit` is unused, a million requests take seconds."""
+    return packed(instance, order_of(instance, name, seed=seed, ageing=ageing), rule)
+
+
+def packed(instance: Instance, order: IntArray, rule: Rule) -> Proposal:
+    """Return the schedule of the requests in a given order (n,) under a rule."""
     from opt.solvers.ledger import pack_skip, pack_strict
     from opt.solvers.serial import pack_serial
 
     pack = {"strict": pack_strict, "skip": pack_skip, "pack": pack_serial}[rule]
-    order = order_of(instance, name, seed=seed, ageing=ageing)
     return Proposal(pack(order, instance.prompt, instance.output, instance.arrival, instance.memory))
 
 

@@ -12,6 +12,7 @@ from opt.solvers.exact.dp import dp
 from opt.solvers.exact.milp import milp
 from opt.solvers.exact.structure import exact
 from opt.solvers.horizon import horizon
+from opt.solvers.measured import MEASURED, run_measured
 from opt.solvers.one_bit import one_bit
 from opt.solvers.orders import KEYS, run_order
 from opt.solvers.phases import phases
@@ -43,6 +44,9 @@ SOLVERS: dict[str, Solver] = {
     **{f"{name}-skip": partial(run_order, name, "skip") for name in KEYS},
     **{f"{name}-pack": partial(run_order, name, "pack") for name in KEYS},
     "mc-sf": partial(run_order, "sof", "strict"),
+    **{name: partial(run_measured, name, "strict") for name in MEASURED},
+    **{f"{name}-skip": partial(run_measured, name, "skip") for name in MEASURED},
+    **{f"{name}-pack": partial(run_measured, name, "pack") for name in MEASURED},
 }
 
 RULES = {
@@ -60,6 +64,7 @@ DESCRIPTIONS = {
     "svf": "smallest volume first",
     "best-fit": "largest peak first",
     "random": "a random order by seed",
+    "svf-seconds": "smallest share of the machine's seconds first, by --param cost=NAME",
 }
 
 

@@ -33,7 +33,8 @@ def cost_model(name: str | Path | CostModel) -> CostModel:
         return COSTS[str(name)]()
     if Path(name).exists() or str(name) == "-" or str(name).endswith((".json", ".json.gz")):
         return read_cost(name)
-    close = difflib.get_close_matches(str(name), list(COSTS), 3)
+    longer = [known for known in COSTS if known.startswith(str(name).lower())]
+    close = longer[:3] or difflib.get_close_matches(str(name), list(COSTS), 3)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
     raise InstanceError(f"cost {str(name)!r} is neither a name nor a file{hint} (`kvopt list costs` shows all names)")
 
