@@ -19,8 +19,9 @@ from proofs import CLAIMS
 from proofs import mean_busy_time as bounds
 from proofs.claim import prove
 from proofs.density import density, density_by_hand, find_weights, least_batch, least_volume, verdict
-from proofs.phases import best_order, greedy, phases_by_order, split_bound
+from proofs.phases import greedy, split_bound
 from proofs.phases import phases as phases_claim
+from proofs.phases_by_order import best_order, phases_by_order
 from proofs.small import draw
 from proofs.small import optimum as searched
 from proofs.sorted_f import histogram_fits
