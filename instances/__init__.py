@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from instances.champions import CHAMPIONS
 from instances.families import GENERATOR, TRAPS, Family
 from instances.workloads import WORKLOADS
 from opt.core.errors import InstanceError
@@ -9,7 +10,7 @@ from opt.core.instance import Instance
 
 __all__ = ["FAMILIES", "GENERATOR", "Family", "generate"]
 
-FAMILIES: dict[str, Family] = {**WORKLOADS, **TRAPS}
+FAMILIES: dict[str, Family] = {**WORKLOADS, **TRAPS, **CHAMPIONS}
 
 
 def generate(family: str, *, n: int | None = None, memory: int | None = None, seed: int = 0) -> Instance:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from instances import generate
+from instances.champions import CHAMPIONS
 from opt.core.errors import InstanceError
 from opt.core.files import read_instance, write
 from opt.core.instance import Instance
@@ -56,6 +57,8 @@ def _manifest() -> Iterator[tuple[str, Recipe]]:
     for family, memory in (("fcfs-trap", 64), ("sof-trap", 144), ("total-size-trap", 64), ("svf-trap", 45)):
         yield family, Recipe(family, None, memory)
     yield "skip-trap", Recipe("skip-trap", None, 100)
+    for name in CHAMPIONS:
+        yield name, Recipe(name, None, None)
 
 
 MANIFEST: dict[str, Recipe] = dict(_manifest())
