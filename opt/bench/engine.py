@@ -135,6 +135,8 @@ TRACES = {
     "Mooncake conversation": ("mooncake/conversation_trace.jsonl.gz", "mooncake"),
 }
 POLICIES_TIMED = ("vllm-fcfs", "sglang-fcfs", "sglang-lpm", "sarathi", "orca", "static", "svf", "svf-skip")
+# Beside the GPU's own KV cache: what a store of that many tokens would hold (10,000 and 30,000 blocks of 512 tokens).
+STORES = (5_120_000, 15_360_000)
 SIZES = (1_000, 2_000, 4_000, 8_000, 12_000)
 
 
@@ -149,13 +151,15 @@ def _load_trace(name: str, limit: int | None = None) -> Instance:
     return read_trace(data_folder() / path, form, memory=memory, limit=limit)
 
 
-def _timed(instance: Instance, policy: str) -> dict[str, Any]:
+def _timed(instance: Instance, policy: str, kv_tokens: int | None = None) -> dict[str, Any]:
     """Simulate once, after a small run that loads every compiled loop."""
+    from opt.sim.config import EngineFile
     from opt.sim.door import simulate
 
-    simulate(instance.take(np.arange(min(40, instance.n))), policy, COST)
+    engine = EngineFile({} if kv_tokens is None else {"kv_tokens": kv_tokens})
+    simulate(instance.take(np.arange(min(40, instance.n))), policy, COST, engine=engine)
     begun = time.perf_counter()
-    timeline = simulate(instance, policy, COST)
+    timeline = simulate(instance, policy, COST, engine=engine)
     seconds = time.perf_counter() - begun
     found = timeline.metrics
     decisions = sum(len(engine.log.runs) for engine in timeline.engines)
@@ -176,41 +180,32 @@ def _timed(instance: Instance, policy: str) -> dict[str, Any]:
 
 def traces_tasks(seeds: int) -> list[Params]:
     """Return every trace under every timed policy, once for each seed: only the timing varies."""
+    cases = [(trace, policy, None) for trace in TRACES for policy in POLICIES_TIMED]
+    stores = [("Mooncake conversation", "vllm-fcfs", tokens) for tokens in STORES]
     return [
-        {"part": "traces", "trace": trace, "policy": policy, "seed": seed}
-        for trace in TRACES
-        for policy in POLICIES_TIMED
+        {"part": "traces", "trace": trace, "policy": policy, "kv_tokens": tokens, "seed": seed}
+        for trace, policy, tokens in [*cases, *stores]
         for seed in range(seeds)
     ]
 
 
 def traces(params: Params) -> dict[str, Any]:
     """Simulate one whole trace."""
-    return _timed(_load_trace(params["trace"]), params["policy"])
+    return _timed(_load_trace(params["trace"]), params["policy"], params["kv_tokens"])
 
 
 def traces_tables(records: list[Record]) -> list[Table]:
     """Return times and rates."""
     rows = []
-    for (trace, policy), mine in grouped(records, "trace", "policy").items():
+    for (trace, policy, tokens), mine in grouped(records, "trace", "policy", "kv_tokens").items():
         first = mine[0]["values"]
-        rates = [median_of(mine, key) for key in ("iterations_per_s", "decisions_per_s")]
+        figures = [median_of(mine, "seconds"), first["iterations"], first["decisions"]]
+        figures += [median_of(mine, key) for key in ("iterations_per_s", "decisions_per_s")]
         shares = [f"{first['cached_share']:.1%}", first["saturated"], first["completed"]]
-        rows.append([trace, policy, median_of(mine, "seconds"), first["iterations"], first["decisions"], *rates, *shares])
-    columns = [
-        "trace",
-        "policy",
-        "seconds",
-        "iterations",
-        "decisions",
-        "iterations/s",
-        "decisions/s",
-        "cached",
-        "saturated",
-        "completed",
-    ]
-    title = f"whole traces on one core, warm, one engine, cost {COST}: medians"
-    return [Table(title, columns, rows)]
+        rows.append([trace, policy, tokens or "the GPU's", *figures, *shares])
+    timed = ["seconds", "iterations", "decisions", "iterations/s", "decisions/s"]
+    columns = ["trace", "policy", "KV tokens", *timed, "cached", "saturated", "completed"]
+    return [Table(f"whole traces on one core, warm, one engine, cost {COST}: medians", columns, rows)]
 
 
 def growth_tasks(seeds: int) -> list[Params]:
