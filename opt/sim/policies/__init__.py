@@ -1,4 +1,16 @@
-"""The visible dictionary of policies. A new one is a function and a line here."""
+"""The visible dictionary of policies. A new one is a function and a line here; see `opt.sim` on how to write it.
+
+What every entry keeps, on any load (one conformance suite runs over all):
+
+    P1. Every request that fits the engine alone is served, and the invariants of the engine hold at every step.
+    P2. Blindness: decisions depend on announced outputs, never on true ones before a request ends.
+    P3. Same load, same seed: the same decisions.
+    P4. No idling beside work: a batch is empty only where it made room by preemption (`replay` waits for its rounds).
+    P5. By arrival: under `vllm-fcfs`, `sarathi`, `orca`, `static`, `fcfs` and `sglang-fcfs` requests start in the order
+        in which they came.
+    P6. Under unit cost with exact tokens an order has the starts of the offline solver of its name, and `replay` those of
+        its plan.
+"""
 
 from __future__ import annotations
 
