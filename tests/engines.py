@@ -94,7 +94,7 @@ def check(engine, batch=None):
     assert 0 <= memory.used <= memory.capacity
     assert memory.used + memory.idle_blocks <= memory.capacity
     assert memory.idle_blocks == sum(memory.idle.values())
-    linked = sum(memory.linked(i) for i in range(engine.workload.requests.n)) * memory.per_unit
+    linked = int(memory.linked.sum()) * memory.per_unit
     assert memory.used == int(memory.blocks.sum()) - linked + len(memory.held) * memory.per_unit
     check_chains(memory)
     running = engine.running[: engine.count]

@@ -245,6 +245,27 @@ def test_shared_tokens_are_read_again_at_the_price_of_locality():
     assert spent == {1.0: 1 + 39, 0.25: 1 + 39 - 0.75 * 16}
 
 
+@given(loads(), configs, st.floats(0.001, 0.02))
+def test_the_largest_chunk_is_the_largest_by_trying_all(instance, config, limit):
+    """Sizes are tried one by one; a chunk one token larger would take too long, or there is no more to compute."""
+    found = []
+
+    def decide(view):
+        batch = view.batch()
+        batch.decode(view.ready()[: batch.budget])
+        for i in [*view.partial(), *list(view.waiting)[:1]]:
+            most = min(view.needs(i), batch.budget, config.max_chunk or 10**9)
+            fitting = [size for size in range(1, most + 1) if batch.seconds(i, size) <= limit]
+            found.append((batch.largest(i, limit), max(fitting, default=0)))
+            batch.add(i)
+        if not len(batch) and len(view.running):
+            batch.preempt(int(view.running[-1]))
+        return batch
+
+    run(instance, Policy(decide), config)
+    assert all(ours == plain for ours, plain in found)
+
+
 def test_a_request_moves_from_one_engine_to_another():
     """A prefill engine makes the first token; a decode engine gets it with its keys and values, and goes on."""
     load = workload(Instance(100, [20, 10], [4, 2]))

@@ -117,6 +117,8 @@ def test_stopping_early_counts_who_is_still_there():
     found = opt.simulate(instance, "vllm-fcfs", ONE, engine=EXACT, until_s=3.0).metrics
     assert (found["submitted"], found["running"], found["queued"], found["completed"]) == (2, 1, 1, 0)
     assert (found["duration_s"], found["max_wait_s"]) == (3.0, 3.0)
+    later = opt.simulate(instance, "vllm-fcfs", ONE, engine=EXACT, until_s=30.0).metrics
+    assert (later["submitted"], later["completed"], later["duration_s"]) == (2, 2, 10.0)  # idle time after the last is no part
 
 
 def test_the_trace_of_perfetto_has_every_phase_and_no_negative_time(tmp_path):

@@ -249,3 +249,21 @@ class Batch:
         """Return how long the step takes by the cost model, host time included; `i`, `tokens` as in `load`."""
         load = self.load(i, tokens)
         return self._engine.cost.seconds(load) + self._engine.config.host(int(load.decodes + load.prefill_sequences))
+
+    def largest(self, i: int, limit_s: float, most: int | None = None) -> int:
+        """Return the most tokens of request i with which the step, host time included, takes at most `limit_s`; 0 if none.
+
+        At most `most`, what i needs, and what budget and the engine's largest chunk leave; whether memory has room is not
+        asked.
+        """
+        engine = self._engine
+        base = engine.view.base(i)
+        need = int(engine.workload.requests.prompt[i] + engine.workload.progress.produced[i]) - base
+        room = min(need, self.budget, engine.config.max_chunk or need, need if most is None else most)
+        load = self.load()
+        host = engine.config.host(int(load.decodes + load.prefill_sequences) + 1)
+        tokens, pairs, sequences, context, decodes, kv, repeated = map(float, load)
+        coefficients = engine.cost.coefficients
+        return kernels.largest_chunk(
+            coefficients, tokens, pairs, sequences, context, decodes, kv, repeated, base, max(room, 0), limit_s - host
+        )

@@ -333,16 +333,9 @@ class Engine:
 
     def _repeated(self, members: IntArray) -> int:
         """Return the shared tokens that decodes read again; not counted where they cost as much as others."""
-        memory = self.memory
-        if memory.prefixes is None or self.cost.coefficients[LOCALITY] >= 1 or len(members) < 2:
+        if self.cost.coefficients[LOCALITY] >= 1 or len(members) < 2:
             return 0
-        seen: set[int] = set()
-        total = 0
-        for i in members.tolist():
-            units = memory.prefixes.units(i)[: memory.linked(i)]
-            total += len(units)
-            seen.update(units)
-        return (total - len(seen)) * memory.unit
+        return self.memory.repeated(members)
 
     def named(self, i: int) -> str:
         """Return a request's id and index for a message."""

@@ -10,7 +10,19 @@ from opt.core.cost.formula import iteration_seconds
 from opt.solvers.jit import compiled
 from opt.solvers.ledger import FAR, earliest
 
-__all__ = ["drop", "finish_chunks", "first_start", "match_all", "ready", "reserve_all", "retire", "run_steps", "unfinished"]
+__all__ = [
+    "drop",
+    "finish_chunks",
+    "first_start",
+    "largest_chunk",
+    "match_all",
+    "ready",
+    "repeats",
+    "reserve_all",
+    "retire",
+    "run_steps",
+    "unfinished",
+]
 
 
 @compiled
@@ -221,3 +233,54 @@ def match_all(who: IntArray, names: IntArray, starts: IntArray, present: npt.NDA
             at += 1
         found[k] = at - starts[who[k]]
     return found
+
+
+@compiled
+def repeats(members: IntArray, names: IntArray, starts: IntArray, linked: IntArray, stamp: IntArray) -> int:
+    """Return how often a unit held by a member is one that an earlier member holds; `stamp` is scratch, its end a clock."""
+    stamp[-1] += 1
+    again = 0
+    for i in members:
+        for at in range(starts[i], starts[i] + linked[i]):
+            if stamp[names[at]] == stamp[-1]:
+                again += 1
+            stamp[names[at]] = stamp[-1]
+    return again
+
+
+@compiled
+def largest_chunk(
+    c: FloatArray,
+    prefill_tokens: float,
+    prefill_pairs: float,
+    prefill_sequences: float,
+    prefill_context: float,
+    decodes: float,
+    kv_tokens: float,
+    repeated_kv: float,
+    context: int,
+    most: int,
+    limit_s: float,
+) -> int:
+    """Return the most tokens up to `most`, after `context` cached ones, with which the step stays within `limit_s`; 0: none.
+
+    Time never falls as a chunk grows, so halving finds it.
+    """
+    low, high = 0, most
+    while low < high:
+        size = (low + high + 1) // 2
+        spent = iteration_seconds(
+            c,
+            prefill_tokens + size,
+            prefill_pairs + size * float(context) + 0.5 * size * (size + 1.0),
+            prefill_sequences + 1.0,
+            prefill_context + context,
+            decodes,
+            kv_tokens,
+            repeated_kv,
+        )
+        if spent <= limit_s:
+            low = size
+        else:
+            high = size - 1
+    return low

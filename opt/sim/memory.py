@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opt.core.columns import IntArray
+from opt.sim import kernels
 from opt.sim.prefix import Prefixes
 
 __all__ = ["NOTHING", "Match", "Memory"]
@@ -70,6 +71,7 @@ class Memory:
         held: prompt units that somebody holds, and how many do.
         idle: what nobody holds any more, in the order in which it will go, and its blocks.
         idle_blocks: their sum.
+        linked: (n,) leading prompt units that a request shares, or is ready to share, with others.
         present: (distinct units,) whether a prompt unit is in memory, held or idle.
     """
 
@@ -86,10 +88,13 @@ class Memory:
     idle_blocks: int = 0
     present: npt.NDArray[np.bool_] = field(init=False)
     _past: int = 0
-    _linked: dict[int, int] = field(default_factory=dict)  # leading units that a request holds
+    _stamp: IntArray = field(init=False)
+    linked: IntArray = field(init=False)
     _broke_at: dict[int, int] = field(default_factory=dict)  # the same of a preempted one, when it lost them
 
     def __post_init__(self) -> None:
+        self.linked = np.zeros(len(self.blocks), np.int64)
+        self._stamp = np.full(0 if self.prefixes is None else self.prefixes.distinct + 1, 0, np.int64)
         self.present = np.zeros(0 if self.prefixes is None else self.prefixes.distinct, bool)
 
     @property
@@ -111,10 +116,6 @@ class Memory:
         """Return the blocks that so many tokens take."""
         return -(-tokens // self.block)
 
-    def linked(self, i: int) -> int:
-        """Return how many leading prompt units a request shares, or is ready to share, with others."""
-        return self._linked.get(i, 0)
-
     def match(self, i: int) -> Match:
         """Return what a waiting request would find; at least one token of its prompt is always computed."""
         units, unheld = (0, 0) if self.prefixes is None else self._match_units(self.prefixes, i)
@@ -135,6 +136,13 @@ class Memory:
             else:
                 break
         return count, unheld
+
+    def repeated(self, members: IntArray) -> int:
+        """Return the tokens of shared units that members hold beyond the first who holds each."""
+        if self.prefixes is None:
+            return 0
+        again = kernels.repeats(members, self.prefixes.names, self.prefixes.starts, self.linked, self._stamp)
+        return int(again) * self.unit
 
     def price(self, i: int, tokens: int, match: Match = NOTHING) -> int:
         """Return the available blocks it costs to let a request hold `tokens`, `match` being what it found."""
@@ -182,7 +190,7 @@ class Memory:
             else:
                 self.idle_blocks -= self.idle.pop(name)
                 self.held[name] = 1
-        self._linked[i] = match.units
+        self.linked[i] = match.units
 
     def register(self, i: int, computed: int) -> None:
         """Make the full prompt units among a request's first `computed` tokens available to others.
@@ -191,7 +199,7 @@ class Memory:
         """
         if self.prefixes is None:
             return
-        units, linked = self.prefixes.units(i), self.linked(i)
+        units, linked = self.prefixes.units(i), int(self.linked[i])
         full = min(computed // self.unit, len(units))
         for name in units[linked:full]:
             if name in self.held:
@@ -202,7 +210,7 @@ class Memory:
                 self.held[name] = 1
                 self.present[name] = True
         if full > linked:
-            self._linked[i] = full
+            self.linked[i] = full
 
     def release(self, i: int, computed: int = 0, *, returning: bool = False) -> None:
         """Take everything from a request.
@@ -212,7 +220,8 @@ class Memory:
             computed: its tokens in memory, of which full blocks stay for reuse.
             returning: it was preempted, and may find its own blocks again.
         """
-        linked = self._linked.pop(i, 0)
+        linked = int(self.linked[i])
+        self.linked[i] = 0
         private = int(self.blocks[i]) - linked * self.per_unit
         self.blocks[i] = 0
         self.used -= private

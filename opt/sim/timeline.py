@@ -56,9 +56,10 @@ class Timeline:
 
     @cached_property
     def end_s(self) -> float:
-        """When the last step ended, or the simulation was stopped."""
+        """When the last step ended, or the simulation was stopped with work left."""
         ends = [engine.log.runs[-1].start_s + _tail(engine) for engine in self.engines if engine.log.runs]
-        return max([*ends, self.until_s or 0.0])
+        left = self.until_s is not None and any(engine.busy for engine in self.engines)
+        return max([*ends, self.until_s or 0.0] if left else ends, default=0.0)
 
     @property
     def ttft_s(self) -> FloatArray:
