@@ -113,6 +113,9 @@ def _claim(kind: str, constant: Fraction, steps: tuple[Step, ...], factor: Fract
 def sorted_f(constant: Fraction = Fraction(4)) -> Claim:
     """Return the claim on Sorted-F; another `constant` of the density lemma is for tests that plant a mistake."""
     steps = (
+        identity(
+            "8C is the factor the solver states", 8 * sp.Rational(constant.numerator, constant.denominator), SORTED_F_FACTOR
+        ),
         *_shared(constant),
         inequality(
             "taking out a member of output D does not lower F = S/k^2: (S - D)/(k - 1)^2 >= F allows D up to (2k - 1) F, no more",
@@ -130,7 +133,6 @@ def sorted_f(constant: Fraction = Fraction(4)) -> Claim:
         identity("2 R * C T/(R/2) = 4 C T", 2 * R * C * T / (R / 2), 4 * C * T),
         _fits("F", constant),
         identity("widths over 2, heights over 4C: TEL <= 8 C OPT", 2 * 4 * C, 8 * C),
-        identity("the factor the solver states", 8 * sp.Rational(constant.numerator, constant.denominator), SORTED_F_FACTOR),
         _bounded("F"),
     )
     return _claim("F", constant, steps, 8 * constant)
@@ -139,11 +141,13 @@ def sorted_f(constant: Fraction = Fraction(4)) -> Claim:
 def sorted_rate(constant: Fraction = Fraction(4)) -> Claim:
     """Return the claim on Sorted-rate; another `constant` of the density lemma is for tests that plant a mistake."""
     steps = (
+        identity(
+            "4C is the factor the solver states", 4 * sp.Rational(constant.numerator, constant.denominator), SORTED_RATE_FACTOR
+        ),
         *_shared(constant),
         identity("the price R D/k is R times the rate; R * C T/(R/2) = 2 C T", R * C * T / (R / 2), 2 * C * T),
         _fits("rate", constant),
         identity("widths over 2, heights over 2C: TEL <= 4 C OPT", 2 * 2 * C, 4 * C),
-        identity("the factor the solver states", 4 * sp.Rational(constant.numerator, constant.denominator), SORTED_RATE_FACTOR),
         _bounded("rate"),
     )
     return _claim("rate", constant, steps, 4 * constant)
