@@ -78,7 +78,9 @@ CLAIMS: dict[str, Entry] = {
     "sorted-f": Entry("Sorted-F is within 32 times the optimum", "proofs.sorted_f:sorted_f"),
     "sorted-rate": Entry("Sorted-rate is within 16 times the optimum", "proofs.sorted_f:sorted_rate"),
     "phases": Entry("phases are within 7 times the optimum, in near-linear time", "proofs.phases:phases"),
-    "phases-by-order": Entry("phases by the best order of a relaxation: 5.51 times the optimum", "proofs.phases_by_order:phases_by_order"),
+    "phases-by-order": Entry(
+        "phases by the best order of a relaxation: 5.51 times the optimum", "proofs.phases_by_order:phases_by_order"
+    ),
     "staggered": Entry(
         "pipelines of identical requests: 2 times the optimum, any arrivals", "proofs.staggered:identical_requests"
     ),
