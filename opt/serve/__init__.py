@@ -1,0 +1,1 @@
+"""Serving systems on the clock: schedulers that are more than a rule for the next step."""
