@@ -12,7 +12,8 @@ from opt.bench.library import LIBRARY
 from opt.bench.ratios import RATIOS
 from opt.bench.runner import Record, Suite, Table, run_suite
 from opt.bench.scale import SCALE
+from opt.bench.search import SEARCH
 
 __all__ = ["SUITES", "Record", "Suite", "Table", "run_suite"]
 
-SUITES: dict[str, Suite] = {suite.name: suite for suite in (SCALE, EXACT, BOUNDS, LIBRARY, CLOCK, RATIOS)}
+SUITES: dict[str, Suite] = {suite.name: suite for suite in (SCALE, EXACT, BOUNDS, LIBRARY, CLOCK, RATIOS, SEARCH)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,8 +24,9 @@ __all__ = ["bench"]
 @click.option(
     "--library", metavar="DIR", help="For `library`: the folder to build, certify and improve; else nothing is written."
 )
+@click.option("--full", is_flag=True, help="For `search`: every part at full size, about an hour.")
 @verb
-def bench(console: Console, suite: str, seeds: int, jobs: int, resume: str | None, library: str | None) -> int:
+def bench(console: Console, suite: str, seeds: int, jobs: int, resume: str | None, library: str | None, full: bool) -> int:
     """Run a benchmark SUITE.
 
     A table on stdout (with --json all records), a line of JSON for each task in the file of --resume, progress on stderr.
@@ -40,8 +41,11 @@ def bench(console: Console, suite: str, seeds: int, jobs: int, resume: str | Non
         raise click.UsageError(f"suite {suite!r} is not known; known: {', '.join(SUITES)}")
     if library is not None and suite != "library":
         raise click.UsageError("--library belongs to `kvopt bench library`")
+    if full and suite != "search":
+        raise click.UsageError("--full belongs to `kvopt bench search`")
     path = None if resume is None else Path(resume)
-    options = {} if library is None else {"library": library}
+    options: dict[str, Any] = {} if library is None else {"library": library}
+    options |= {"full": True} if full else {}
     outcome = run_suite(SUITES[suite], seeds=seeds, jobs=jobs, path=path, progress=_progress(console), **options)
     if console.as_json:
         console.document({"suite": suite, "records": outcome.records, "failed": outcome.failed})

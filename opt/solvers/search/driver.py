@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from opt.core.certify import check_schedule
 from opt.core.columns import IntArray
 from opt.core.exact import exact_sum
 from opt.core.instance import Instance
@@ -26,7 +27,7 @@ __all__ = ["search"]
 
 Progress: TypeAlias = Callable[[int | None, int | None], None]
 
-WORK = 20_000  # moves for each request, unless a work limit is given
+WORK, LEAST_WORK = 20_000, 1_000_000  # moves for each request, and in all at least, unless a work limit is given
 FIRST_PHASE = 100  # moves for each request in the first phase; each phase is twice as long as the one before
 HOT, COLD = 0.3, 0.005  # heats at both ends of a phase, in mean outputs; the first phase is cold from its start
 WIDTH = 8  # requests next to each other that a move takes out, at most
@@ -42,6 +43,7 @@ def search(
     time_limit: float | None = None,
     work: int | None = None,
     start: IntArray | None = None,
+    tune: int = 1,
     on_progress: Progress | None = None,
 ) -> Proposal:
     """Return the best plan that local search finds on start rounds, from the best of many constructed plans.
@@ -50,22 +52,29 @@ def search(
         instance: the requests; arrivals are respected.
         seed: of the moves.
         time_limit: seconds; only stops the search. An interrupt (Ctrl-C) keeps the best plan as well.
-        work: moves tried, at most; 20,000 for each request if None. Same seed and work, same plan, in whatever order
-            requests of the same size are listed, as long as the time limit is not reached.
-        start: feasible starts (n,) to begin from as well.
+        work: moves tried, at most; if None, 20,000 for each request and a million at least. Same seed and work, same
+            plan, in whatever order the requests are listed, as long as the time limit is not reached.
+        start: feasible starts (n,) to begin from, instead of constructed ones.
+        tune: 0 leaves out the tuned windows.
         on_progress: told the best total latency whenever it improves.
 
-    Never worse than `start`, `staggered` and the orders by volume, peak and output; claims nothing else. `stats["moves"]` counts
-    moves evaluated, `stats["first"]` is the total latency before the first of them.
+    Never worse than `start` where it is given, else than `staggered` and the orders by volume; claims nothing else.
+    `stats["moves"]` counts moves evaluated, `stats["first"]` is the total latency before the first of them.
+
+    Raises:
+        ValueError: `work` is no number of moves, or `start` no feasible plan.
     """
     if work is not None and (isinstance(work, bool) or not isinstance(work, int) or work < 0):
         raise ValueError(f"work = {work!r}: must be an integer, at least 0")
+    if start is not None:
+        start = check_schedule(instance, start).start
     rank = np.lexsort((instance.arrival, instance.output, instance.prompt, instance.volume))
     tidy = Instance(
         instance.memory, *(column[rank] for column in (instance.prompt, instance.output)), arrival=instance.arrival[rank]
     )
-    run = _Run(tidy, seed, time_limit, WORK * instance.n if work is None else work, on_progress)
-    stop = run.all(None if start is None else _within_ties(tidy, np.asarray(start, np.int64)[rank]))
+    most = max(WORK * instance.n, LEAST_WORK) if work is None else work
+    run = _Run(tidy, seed, time_limit, most, on_progress)
+    stop = run.all(None if start is None else _within_ties(tidy, start[rank]), bool(tune))
     found = np.empty(instance.n, np.int64)
     found[rank] = run.best
     return Proposal(found, exhausted=stop == "proved", stop_reason=stop, stats=run.stats)
@@ -121,10 +130,10 @@ class _Run:
                 self.on_progress(self.latency(), None)
         return self.total == exact_sum(self.instance.arrival)
 
-    def all(self, start: IntArray | None) -> StopReason:
+    def all(self, start: IntArray | None, tune: bool) -> StopReason:
         """Construct plans, then search; return why it stopped."""
         try:
-            stop = self.construct(start) or self.local()
+            stop = self.construct(start, tune) or self.local()
         except KeyboardInterrupt:
             if self.total is None:
                 raise
@@ -132,11 +141,11 @@ class _Run:
         self.stats["moves"] = self.moves
         return stop
 
-    def construct(self, start: IntArray | None) -> StopReason | None:
+    def construct(self, start: IntArray | None, tune: bool) -> StopReason | None:
         """Take the best of whole plans; the first one always, the others while there is time. None: go on."""
         sources = [iter([start]) if start is not None else _orders(self.instance)]
         enough = self.time_limit is None or self.time_limit * FORMS_SHARE > PLAN_S * self.instance.n
-        if self.instance.n and self.work and enough:
+        if self.instance.n and self.work and enough and tune:
             sources.append(tuned_windows(self.instance))
         for source in sources:
             for plan in source:
