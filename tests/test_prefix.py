@@ -8,8 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from opt.core.cost import CostModel
+from opt.core.instance import Instance
 from opt.serve.prefix.hashing import chunk_hashes
 from opt.serve.prefix.tree import SLACK, ChunkedHashTree
+from opt.sim.config import EngineConfig
+from opt.sim.engine import Engine
+from opt.sim.policies import POLICIES
+from opt.sim.workload import workload
 
 
 def common_length(a, b):
@@ -172,3 +178,31 @@ def test_bad_calls_are_refused():
         tree.insert(0, "ab")
     with pytest.raises(ValueError, match="chunk = 0: must be at least 1 token"):
         chunk_hashes([1], 0)
+
+
+@given(
+    rows=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=5), min_size=1, max_size=12),
+    cache=st.none() | st.integers(1, 6000),
+    everybody=st.booleans(),
+)
+@settings(deadline=None, max_examples=60)
+def test_cheap_reads_of_a_step_are_those_of_a_plain_count(rows, cache, everybody):
+    """Units of 64 tokens; each prompt has a private token at the end, so that all its units may be found."""
+    names = {prefix: k for k, prefix in enumerate({tuple(row[:k]) for row in rows for k in range(1, len(row) + 1)})}
+    prefix = [[*(names[tuple(row[:k])] for k in range(1, len(row) + 1)), 1000 + i] for i, row in enumerate(rows)]
+    prompt = [64 * len(row) + 1 for row in rows]
+    instance = Instance(10**6, prompt, [3] * len(rows), arrival_s=np.zeros(len(rows)), prefix=prefix, prefix_chunk=64)
+    config = EngineConfig(shared_reads="all" if everybody else "each", cache_tokens=cache)
+    model = CostModel("test", "linear", {"base": 1.0, "per_kv_token": 1.0}, locality=0.0)
+    load = workload(instance)
+    engine = Engine(load, POLICIES["vllm-fcfs"].make(load.requests, config), config, model, kv_tokens=10**6)
+    engine.submit(range(instance.n))
+    engine.step()
+    engine.step()
+    kv = sum(tokens + 1 for tokens in prompt)
+    distinct = kv - 64 * (sum(map(len, rows)) - len(names))
+    common = 64 * min(common_length(row, rows[0]) for row in rows)
+    cheap = (common * (len(rows) - 1) if len(rows) >= 8 and common >= 256 else 0) if everybody else kv - distinct
+    if cache is not None and distinct > cache:
+        cheap *= cache / distinct
+    assert engine.log.durations.values[1] == pytest.approx(1 + kv - cheap)

@@ -42,6 +42,7 @@ class EngineConfig:
         admit: "prompt" admits a request when its whole prompt would fit now; "chunk" when its first chunk does.
         watermark: share of the capacity that an admission must leave free while others run.
         host_s, host_per_request_s: seconds the host adds to every step, and for each request in it.
+        shared_reads, cache_tokens: which repeated reads of shared tokens are cheap, see `opt.sim.sharing`.
 
     Raises:
         InstanceError: a value is out of range, or two of them contradict each other.
@@ -59,11 +60,13 @@ class EngineConfig:
     watermark: float = 0.0
     host_s: float = 0.0
     host_per_request_s: float = 0.0
+    shared_reads: Literal["each", "all"] = "each"
+    cache_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("kv_tokens", "block_size", "token_budget", "max_chunk", "max_running"):
+        for name in ("kv_tokens", "block_size", "token_budget", "max_chunk", "max_running", "cache_tokens"):
             value = getattr(self, name)
-            if value is None and name in ("kv_tokens", "max_chunk"):
+            if value is None and name in ("kv_tokens", "max_chunk", "cache_tokens"):
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_TOKENS:
                 raise InstanceError(f"{self.name}: {name} = {value!r}: must be an integer from 1 to {MAX_TOKENS}")
@@ -79,6 +82,8 @@ class EngineConfig:
                 raise InstanceError(f"{self.name}: {name} = {value!r}: must be {limit}")
         if self.admit not in ("prompt", "chunk"):
             raise InstanceError(f"{self.name}: admit = {self.admit!r}: must be prompt or chunk")
+        if self.shared_reads not in ("each", "all"):
+            raise InstanceError(f"{self.name}: shared_reads = {self.shared_reads!r}: must be each or all")
         if self.kv_tokens is not None and self.kv_tokens < self.block_size:
             raise InstanceError(
                 f"{self.name}: kv_tokens = {self.kv_tokens} is less than one block (block_size = {self.block_size})"
@@ -120,6 +125,8 @@ class _EngineFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     watermark: float | msgspec.UnsetType = msgspec.UNSET
     host_s: float | msgspec.UnsetType = msgspec.UNSET
     host_per_request_s: float | msgspec.UnsetType = msgspec.UNSET
+    shared_reads: Literal["each", "all"] | msgspec.UnsetType = msgspec.UNSET
+    cache_tokens: int | msgspec.UnsetType | None = msgspec.UNSET
 
 
 def read_engine(source: TraceSource) -> EngineFile:

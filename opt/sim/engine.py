@@ -35,6 +35,7 @@ from opt.sim.memory import Memory
 from opt.sim.policy import Policy, StalledError
 from opt.sim.prefix import Prefixes
 from opt.sim.recorder import Recorder, Run
+from opt.sim.sharing import repeated_kv
 from opt.sim.waiting import Queue
 from opt.sim.workload import DONE, FUTURE, REJECTED, RUNNING, WAITING, Workload
 
@@ -209,7 +210,7 @@ class Engine:
             float(pairs),
             float(sequences),
             float(context),
-            float(self._repeated(members)),
+            self._repeated(members),
             members,
             progress.computed,
             progress.produced,
@@ -331,11 +332,14 @@ class Engine:
         kv = int(self.workload.progress.computed[members].sum()) + len(members)
         return Load(tokens, pairs, sequences, context, len(members), kv, self._repeated(members))
 
-    def _repeated(self, members: IntArray) -> int:
-        """Return the shared tokens that decodes read again; not counted where they cost as much as others."""
-        if self.cost.coefficients[LOCALITY] >= 1 or len(members) < 2:
-            return 0
-        return self.memory.repeated(members)
+    def _repeated(self, members: IntArray) -> float:
+        """Return the shared tokens that decodes read again cheaply; not counted where they cost as much as others."""
+        memory, config = self.memory, self.config
+        if memory.prefixes is None or self.cost.coefficients[LOCALITY] >= 1 or len(members) < 2:
+            return 0.0
+        kv = 0 if config.cache_tokens is None else int(self.workload.progress.computed[members].sum()) + len(members)
+        common = memory.common(members) if config.shared_reads == "all" else 0
+        return repeated_kv(config, decodes=len(members), kv=kv, again=memory.repeated(members), common=common)
 
     def named(self, i: int) -> str:
         """Return a request's id and index for a message."""

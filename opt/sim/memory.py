@@ -144,6 +144,18 @@ class Memory:
         again = kernels.repeats(members, self.prefixes.names, self.prefixes.starts, self.linked, self._stamp)
         return int(again) * self.unit
 
+    def common(self, members: IntArray) -> int:
+        """Return the tokens of the longest prefix that all members hold, in whole units."""
+        if self.prefixes is None or not len(members):
+            return 0
+        starts, names = self.prefixes.starts[members], self.prefixes.names
+        low, high = 0, int(self.linked[members].min())
+        while low < high:  # equal units mean equal units before them
+            depth = (low + high + 1) // 2
+            here = names[starts + depth - 1]
+            low, high = (depth, high) if (here == here[0]).all() else (low, depth - 1)
+        return low * self.unit
+
     def price(self, i: int, tokens: int, match: Match = NOTHING) -> int:
         """Return the available blocks it costs to let a request hold `tokens`, `match` being what it found."""
         return max(0, self.blocks_of(tokens) - int(self.blocks[i]) - (match.units - match.unheld) * self.per_unit)
