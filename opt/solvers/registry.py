@@ -11,6 +11,7 @@ from opt.solvers.exact.cpsat import cpsat
 from opt.solvers.exact.dp import dp
 from opt.solvers.exact.milp import milp
 from opt.solvers.exact.structure import exact
+from opt.solvers.guided import guided
 from opt.solvers.horizon import horizon
 from opt.solvers.measured import MEASURED, run_measured
 from opt.solvers.one_bit import one_bit
@@ -34,6 +35,7 @@ SOLVERS: dict[str, Solver] = {
     "sorted-rate": sorted_rate,
     "phases": phases,
     "staggered": staggered,
+    "guided": guided,
     "horizon": horizon,
     "one-bit": one_bit,
     "dp": dp,
