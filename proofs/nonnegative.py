@@ -94,9 +94,12 @@ def _sign(value: Any) -> int:
     value = sp.sympify(value)
     if value.is_Rational:
         return int(bool(value > 0)) - int(bool(value < 0))
+    digits = sp.N(value, 40)  # evalf works with as many digits as it takes to be sure of 40
+    if digits.is_comparable and abs(digits) > sp.Float("1e-30"):
+        return 1 if digits > 0 else -1
     if value.equals(0):
         return 0
-    return 1 if value.is_positive or (value.is_positive is None and sp.N(value, 40) > 0) else -1
+    return 1 if value.is_positive else -1
 
 
 def _rational(expression: Any, symbols: Sequence[Any]) -> bool:
@@ -183,12 +186,40 @@ def _by_signs(expression: Any, ranges: Sequence[Range]) -> str | None:
     return "signs of the parts" if sp.factor_terms(expression).is_nonnegative else None
 
 
+def _continuous(expression: Any, symbol: Any, low: Any, high: Any) -> bool:
+    """Whether nothing that is divided by, rooted or in a logarithm vanishes inside the range, or is negative in the last two."""
+    for part in sp.preorder_traversal(expression):
+        if isinstance(part, sp.log):
+            base, whole = part.args[0], False
+        elif part.is_Pow and not (part.exp.is_Integer and part.exp > 0):
+            base, whole = part.base, bool(part.exp.is_Integer)
+        elif part.is_Add or part.is_Mul or part.is_Pow or part.is_Symbol or part.is_number:
+            continue
+        else:
+            return False
+        if symbol in base.free_symbols and not _keeps_sign(base, symbol, low, high, positive=not whole):
+            return False
+    return True
+
+
+def _keeps_sign(base: Any, symbol: Any, low: Any, high: Any, *, positive: bool) -> bool:
+    """Whether a rational function with rational coefficients has no zero and no pole inside a range with rational ends."""
+    low, high = sp.sympify(low), None if high is None else sp.sympify(high)
+    if not _rational(base, [symbol]) or not low.is_Rational or not (high is None or high.is_Rational):
+        return False
+    whole = sp.Poly(sp.Mul(*sp.fraction(sp.cancel(sp.together(base)))), symbol)
+    if not all(c.is_Rational for c in whole.coeffs()):
+        return False
+    ends = (whole.eval(low) == 0) + (high is not None and whole.eval(high) == 0)
+    middle = low + 1 if high is None else (low + high) / 2
+    return whole.count_roots(low, high) == ends and (not positive or bool(whole.eval(middle) > 0))
+
+
 def _by_derivatives(expression: Any, ranges: list[Range], rises: int) -> str | None:
     if len(ranges) != 1 or rises == 0:
         return None
     symbol, low, high = ranges[0]
-    inside, x = sp.Interval.open(low, sp.oo if high is None else high), sp.Dummy("x", real=True)
-    if sp.calculus.util.continuous_domain(expression.subs(symbol, x), x, inside) != inside:
+    if not _continuous(expression, symbol, low, high):
         return None  # a pole would let a rising function start again from below
     slope = sp.simplify(sp.diff(expression, symbol))
     if _sign(sp.limit(expression, symbol, low, "+")) >= 0 and _somehow(slope, ranges, rises - 1):
