@@ -8,7 +8,9 @@ from exhaustive import optimum
 
 from instances import generate
 from instances.predicting import PREDICTORS, predict
+from opt.cli import run
 from opt.core.errors import CertificateError, InstanceError
+from opt.core.files import read_instance
 from opt.core.instance import Instance
 from opt.sim.rounds import (
     EVERYBODY,
@@ -246,6 +248,16 @@ def test_predictions_repeat_and_refuse():
         predict(instance, "oracle")
     with pytest.raises(InstanceError, match="from 0 to 1"):
         predict(instance, "noisy", error=1.5)
+
+
+def test_the_verb_attaches_predictions(tmp_path, capsys):
+    path = tmp_path / "noisy.json"
+    assert run(["predict", "@tiny-four", "--kind", "noisy", "--error", "1/4", "--seed", "3", "-o", str(path), "--quiet"]) == 0
+    four = Instance(memory=17, prompt=[9, 2, 6, 2], output=[5, 5, 4, 3])
+    assert np.array_equal(read_instance(path).predicted, predict(four, "noisy", error="1/4", seed=3).predicted)
+    assert run(["predict", "@tiny-four", "--kind", "oracle"]) == 2
+    assert run(["predict", "@tiny-four", "--kind", "noisy", "--error", "2"]) == 3
+    assert "from 0 to 1" in capsys.readouterr().err
 
 
 def test_a_policy_may_be_changed():

@@ -15,7 +15,7 @@ from opt.cli.benching import bench
 from opt.cli.capacity import capacity
 from opt.cli.console import Console
 from opt.cli.costing import fit, measure
-from opt.cli.intake import describe, generate, import_trace, mix_files
+from opt.cli.intake import describe, generate, import_trace, mix_files, predict
 from opt.cli.pictures import list_names, plot_plan
 from opt.cli.proving import prove
 from opt.cli.simulating import simulate
@@ -46,6 +46,7 @@ for verb in (
     generate,
     import_trace,
     mix_files,
+    predict,
     describe,
     solve,
     bound,

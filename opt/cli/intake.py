@@ -1,4 +1,4 @@
-"""Verbs that bring instances in: generate, import, mix, describe."""
+"""Verbs that bring instances in: generate, import, mix, predict, describe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opt.cli.console import Console, load_instance, number, out_option, paramete
 if TYPE_CHECKING:
     from opt.core.instance import Instance
 
-__all__ = ["describe", "generate", "import_trace", "mix_files"]
+__all__ = ["describe", "generate", "import_trace", "mix_files", "predict"]
 
 MEMORY = click.option("--memory", type=click.IntRange(1), metavar="M", help="KV budget in tokens.")
 OVERSIZED = click.option(
@@ -128,6 +128,32 @@ def mix_files(console: Console, files: tuple[str, ...], share: str, out: str | N
     if dropped:
         console.note(f"warning: {', '.join(dropped)} could not be kept: the instances do not all have it in the same form")
     _deliver(console, instance, out)
+
+
+@click.command()
+@click.argument("file")
+@click.option("--kind", required=True, help="exact, noisy, interval, quantile or none.")
+@click.option(
+    "--error", default="0.5", show_default=True, callback=number, metavar="E", help="How wrong noisy and interval may be, 0 to 1."
+)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Same seed, same bytes.")
+@out_option("the instance")
+@verb
+def predict(console: Console, file: str, kind: str, error: str, seed: int, out: str | None) -> None:
+    """Attach predictions of the outputs to the instance in FILE.
+
+    What a predictor of that KIND would have said: the output itself, a number up to E times the output off, an interval
+    around it, the quarter of all outputs it falls into, or nothing. Predictions the file has are replaced.
+
+    \b
+    kvopt predict @demo --kind noisy --error 0.5 --seed 1 -o noisy.json
+    """
+    from instances.predicting import PREDICTORS
+    from instances.predicting import predict as attach
+
+    if kind not in PREDICTORS:
+        raise click.UsageError(f"--kind {kind!r} is not known; known: {', '.join(PREDICTORS)}")
+    _deliver(console, attach(load_instance(file), kind, error=error, seed=seed), out)
 
 
 @click.command()
