@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from instances import generate, library
+from opt.bench.search import idle_loss
+from opt.cli import run
 from opt.core.certify import check_schedule
 from opt.core.instance import Instance
 from opt.core.model import Proposal
@@ -198,6 +200,35 @@ def test_work_must_be_a_number_of_moves():
     for work in (-1, 1.5, True, "many"):
         with pytest.raises(ValueError, match="work = "):
             solve(four(), "search", work=work)
+
+
+def test_a_start_must_be_a_plan():
+    with pytest.raises(ValueError, match="over the memory of 17"):
+        SOLVERS["search"](four(), start=np.zeros(4, np.int64))
+
+
+def test_the_gap_is_idle_memory_and_order_and_nothing_else():
+    """Stretched over busy rounds only, the mean busy times are those of a full memory, so both parts are at least 0.
+
+    Served alone in volume order, as 30 x (0, 1) three a round, there is neither.
+    """
+    for instance in some():
+        for name in ("svf", "lof-skip", "search"):
+            result = solve(instance, name, bound="mean-busy-time", **({"work": 500} if name == "search" else {}))
+            gap = result.total_latency - float(result.bound.value)
+            assert not instance.offline or 0 <= idle_loss(instance, result.schedule.start) <= gap + 1e-6
+    unit = Instance(3, [0] * 30, [1] * 30)
+    assert idle_loss(unit, solve(unit, "fcfs").schedule.start) == pytest.approx(0)
+
+
+def test_every_part_of_the_suite_has_tasks_of_both_sizes():
+    from opt.bench.search import PARTS
+
+    for name, part in PARTS.items():
+        few, many = part.tasks(1, False), part.tasks(1, True)
+        assert all(task["part"] == name for task in (*few, *many))
+        assert len({str(task) for task in many}) == len(many) >= len(few) > 0
+    assert run(["bench", "scale", "--full"]) == 2
 
 
 def test_an_interrupt_in_the_midst_keeps_the_best(monkeypatch):

@@ -295,7 +295,7 @@ def idle_loss(instance: Instance, start: IntArray) -> float:
         held = s + np.arange(1.0, o + 1)
         used[x + 1 : x + o + 1] += held
         served[x + 1 : x + o + 1] += held / v
-    unfinished = instance.n - np.cumsum(served)
+    unfinished = instance.n - np.cumsum(served) + served / 2  # in the middle of the round
     return float(((1 - used / instance.memory) * unfinished)[1:].sum())
 
 

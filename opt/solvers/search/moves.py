@@ -23,6 +23,7 @@ from opt.solvers.search.plan import Plan, Requests, first_after
 __all__ = ["WIDEST", "Room", "below", "new_room", "propose"]
 
 WIDEST = 64  # members of a move, at most
+HELD = 64  # rounds before its present start from which a member that is held may start, at most
 GLANCE = 32  # segments of the block looked at first: most moves fail there
 
 
@@ -191,6 +192,84 @@ def _mix(random: npt.NDArray[np.uint64], members: IntArray, size: int) -> None:
 
 
 @compiled
+def _set_least(plan: Plan, requests: Requests, random: npt.NDArray[np.uint64], room: Room, size: int, early: int) -> None:
+    """Say from which round each member may start: from `early` on, or not much before it does now."""
+    hold, slack = below(random, np.int64(4)), near(random, np.int64(HELD))
+    for k in range(size):
+        i = room.members[k]
+        held = hold == 1 or (hold == 2 and below(random, np.int64(2)) == 0)
+        room.least[k] = max(early, requests.arrival[i])
+        if held:
+            room.least[k] = max(room.least[k], plan.start[i] - slack)
+
+
+@compiled
+def _last_point(profile: Profile, k: int) -> int:
+    """Return the round of the last break point, searching on from k."""
+    while profile.after[k] >= 0:
+        k = profile.after[k]
+    last: int = profile.times[k]
+    return last
+
+
+@compiled
+def _put_back(
+    plan: Plan,
+    requests: Requests,
+    memory: int,
+    random: npt.NDArray[np.uint64],
+    room: Room,
+    span: tuple[int, int],
+    late: int,
+    used: int,
+    end: int,
+) -> tuple[int, int]:
+    """Put members span[0] .. span[1]-1 back, each at its earliest fit; the one called `late` a while after that.
+
+    Return the change of their starts, FAR if one would run past `end`, and the points used.
+    """
+    prompt, output = requests.prompt, requests.output
+    change = np.int64(0)
+    for k in range(span[0], span[1]):
+        i = room.members[k]
+        t = _fit(room.profile, room.least[k], prompt[i], output[i], memory)
+        if k == late:
+            t = _fit(room.profile, t + 1 + near(random, output[i]), prompt[i], output[i], memory)
+        if t + output[i] > end:
+            return FAR, used
+        used = _put(room.profile, used, t, prompt[i], output[i])
+        room.begin[k] = t
+        change += t - plan.start[i]
+    return change, used
+
+
+@compiled
+def _follow(
+    plan: Plan,
+    requests: Requests,
+    memory: int,
+    room: Room,
+    last: int,
+    delay: int,
+    until: int,
+    limit: float,
+    following: int,
+) -> tuple[int, int, bool]:
+    """Find the least delay of the block, from `delay` on; give up once `following` requests are over `limit` late in all.
+
+    Return the delay, the segments of `room.block` and whether those are all. A part of the block already tells that a
+    delay is too small, so the block is written in growing parts.
+    """
+    most = np.int64(GLANCE)
+    while True:
+        segments, whole = block_profile(plan, requests, room.out, last, until, most, room.block)
+        delay = least_delay(room.profile, room.block, segments, delay, memory)
+        if segments < most or delay * following > limit:
+            return delay, segments, whole
+        most *= 4
+
+
+@compiled
 def propose(
     plan: Plan,
     requests: Requests,
@@ -204,81 +283,44 @@ def propose(
     """Try a random move; return its change of the total start, its members, the block's first place, and the block's delay.
 
     Members are `room.members` with their new starts in `room.begin`. They stay marked in `room.out`: the caller decides,
-    then clears the marks.
+    then clears the marks. The change is FAR where it would surely be above `limit`.
     """
     start, order = plan.start, plan.order
-    prompt, output, arrival = requests
-    members, least, begin = room.members, room.least, room.begin
     n = len(order)
     size, first, last = _choose(plan, random, width, room)
     while last < n and room.out[order[last]]:
         last += 1
-    _mix(random, members, size)
+    _mix(random, room.members, size)
     back = max(0, first - 1 - near(random, np.int64(4)))
     early = start[order[back]] if first > 0 else np.int64(0)
-    hold, slack = below(random, np.int64(4)), near(random, np.int64(64))
-    for k in range(size):
-        i = members[k]
-        held = hold == 1 or (hold == 2 and below(random, np.int64(2)) == 0)
-        least[k] = max(early, arrival[i])
-        if held:
-            least[k] = max(least[k], start[i] - slack)
+    _set_least(plan, requests, random, room, size, early)
     behind = np.int64(0)
     if last < n and below(random, np.int64(5)) < 2:
         behind = 1 + below(random, min(size, np.int64(2)))
     used = _prefix_profile(plan, requests, room.out, first, early, room.profile)
-    k = used - 1  # the last finish before the block is the last point, or later where others were put in behind it
-    while room.profile.after[k] >= 0:
-        k = room.profile.after[k]
-    room.until[0] = room.profile.times[k]
+    room.until[0] = _last_point(room.profile, used - 1)
     late = below(random, size) if below(random, np.int64(6)) == 0 else np.int64(-1)
-    change, horizon = np.int64(0), early
-    for k in range(size - behind):
-        i = members[k]
-        t = _fit(room.profile, least[k], prompt[i], output[i], memory)
-        if k == late:
-            t = _fit(room.profile, t + 1 + near(random, output[i]), prompt[i], output[i], memory)
-        used = _put(room.profile, used, t, prompt[i], output[i])
-        begin[k] = t
-        change += t - start[i]
-    k = np.int64(0)
-    while room.profile.after[k] >= 0:
-        k = room.profile.after[k]
-    horizon = room.profile.times[k]
-    delay = np.int64(0)
-    if last < n:
-        possible = start[order[last]] if offline else plan.slack[last]
-        earliest_delay = -min(possible, start[order[last]] - early)
-        until = horizon - earliest_delay
-        for k in range(size - behind, size):
-            i = members[k]
-            until = max(until, start[i] + output[i] + near(random, np.int64(8) * output[i]))
-        following = n - last
-        for k in range(size):
-            following -= plan.place[members[k]] > last
-        saved = np.int64(0)
-        for k in range(size - behind, size):
-            saved += min(0, least[k] - start[members[k]])
-        delay, most, whole, segments = earliest_delay, np.int64(GLANCE), False, np.int64(0)
-        while True:
-            segments, whole = block_profile(plan, requests, room.out, last, until, most, room.block)
-            delay = least_delay(room.profile, room.block, segments, delay, memory)
-            if change + saved + delay * following > limit:
-                return FAR, size, last, delay
-            if segments < most:
-                break
-            most *= 4
-        change += delay * following
-        if behind > 0:
-            used = overlay(room.profile, used, room.block, segments, delay)
-            end = FAR if whole else room.block.times[segments - 1] + delay
-            for k in range(size - behind, size):
-                i = members[k]
-                t = _fit(room.profile, least[k], prompt[i], output[i], memory)
-                if t + output[i] > end:
-                    change = FAR
-                    break
-                used = _put(room.profile, used, t, prompt[i], output[i])
-                begin[k] = t
-                change += t - start[i]
+    ahead = size - behind
+    change, used = _put_back(plan, requests, memory, random, room, (np.int64(0), ahead), late, used, FAR)
+    if last == n:
+        return change, size, last, np.int64(0)
+    possible = start[order[last]] if offline else plan.slack[last]
+    delay = -min(possible, start[order[last]] - early)
+    until = _last_point(room.profile, np.int64(0)) - delay
+    following, saved = n - last, np.int64(0)
+    for k in range(size):
+        i = room.members[k]
+        following -= plan.place[i] > last
+        if k >= ahead:
+            until = max(until, start[i] + requests.output[i] + near(random, np.int64(8) * requests.output[i]))
+            saved += min(0, room.least[k] - start[i])
+    delay, segments, whole = _follow(plan, requests, memory, room, last, delay, until, limit - change - saved, following)
+    change += delay * following
+    if change + saved > limit:
+        return FAR, size, last, delay
+    if behind > 0:
+        used = overlay(room.profile, used, room.block, segments, delay)
+        end = FAR if whole else room.block.times[segments - 1] + delay
+        more, used = _put_back(plan, requests, memory, random, room, (ahead, size), np.int64(-1), used, end)
+        change = FAR if more == FAR else change + more
     return change, size, last, delay
