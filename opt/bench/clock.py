@@ -1,4 +1,4 @@
-"""The clock against measurements: held-out errors of cost models.
+"""The clock against measurements: held-out errors of cost models, plans in seconds.
 
 Parts are independent: each has its tasks, its measure and its tables, and a line in `PARTS`.
 """
@@ -133,4 +133,4 @@ def _tables(records: list[Record]) -> list[Table]:
     return [table for name, part in PARTS.items() if (name,) in parts for table in part.tables(parts[(name,)])]
 
 
-CLOCK = Suite("clock", "errors of cost models on what they have not seen", _tasks, _measure, _tables)
+CLOCK = Suite("clock", "held-out errors of cost models, plans in seconds", _tasks, _measure, _tables)
