@@ -61,6 +61,10 @@ CLAIMS: dict[str, Entry] = {
         "proofs.without_formula:all_volumes_distinct",
     ),
     "random-unbounded": Entry("a random order: M/2 times the optimum in expectation", "proofs.without_formula:random_order"),
+    "random-unbounded-any-rule": Entry(
+        "a random order under any rule: sqrt(M)/2 times the optimum in expectation",
+        "proofs.without_formula:random_order_any_rule",
+    ),
     **_trap("orders-at-least-two", "every order, Sorted-F, Sorted-rate, phases: 2 - 1/k times the optimum on equal requests"),
     "never-idle": Entry(
         "every order that never idles: at most 2M(1 + sqrt(1 + ln M)) times the optimum", "proofs.roots:never_idle"

@@ -18,7 +18,7 @@ from proofs.claim import Claim, Finding, Reference, Step
 from proofs.steps import argued, growth, identity, inequality, limit, tested
 from proofs.unbounded import ENOUGH, MANY, Phase, latency_of, timetable
 
-__all__ = ["all_volumes_distinct", "random_order"]
+__all__ = ["all_volumes_distinct", "random_order", "random_order_any_rule"]
 
 M, k, a, P = sp.symbols("M k a P", positive=True)
 NEW = (Reference("family and argument of this project", "new"),)
@@ -62,8 +62,8 @@ def _trap(memory: int, copies: int) -> Instance:
     return generate("fcfs-trap-strong", memory=memory, n=copies * (memory + 1))
 
 
-def _total(instance: Instance, seed: int) -> int:
-    start = SOLVERS["random"](instance, seed=seed, time_limit=None).start
+def _total(instance: Instance, seed: int, rule: str = "random") -> int:
+    start = SOLVERS[rule](instance, seed=seed, time_limit=None).start
     assert start is not None
     return check_schedule(instance, start).total_latency
 
@@ -83,6 +83,52 @@ def _mean_ratio() -> Finding:
     mean, count = sum(ratios) / SEEDS, instance.n
     shows = f"fcfs-trap-strong with M = 64: {count:,} requests, mean ratio {mean:.2f} over {SEEDS} seeds, certified"
     return Finding(mean > ENOUGH and count <= MANY, "exhaustive", shows, SEEDS)
+
+
+def random_order_any_rule() -> Claim:
+    """Return the claim that a random order is sqrt(M)/2 times too slow in expectation, skipping or packing or not."""
+    r = sp.Symbol("r", positive=True)
+    thin = (r**2 - 2) * k * (k - 1) / 2 + k * (r**2 - 1)
+    slow = k * r * ((r**2 - 2) * k / 2 + 1) + thin
+    fast = k * r * (k * r + 1) / 2 + k * r * k + thin  # as in total-size-unbounded
+    rules = ("random", "random-skip", "random-pack")
+
+    def least(instance: Instance, seed: int) -> int:
+        long = instance.output[order_of(instance, "random", seed=seed)] > 1
+        before, count, step = np.cumsum(long)[~long], int(long.sum()), instance.memory - 2
+        return int((step * before + 1).sum()) + sum(i * step + instance.memory - 1 for i in range(count))
+
+    def law(case: tuple[int, int, int, str]) -> bool:
+        memory, copies, seed, rule = case
+        instance = generate("total-size-trap-strong", memory=memory, n=copies * (math.isqrt(memory) + 1))
+        return _total(instance, seed, rule) >= least(instance, seed)
+
+    return Claim(
+        "random-unbounded-any-rule",
+        "A uniformly random order takes at least about sqrt(M)/2 times the optimum in expectation, under every rule",
+        ("offline", "the order is uniform and does not depend on the requests", "head of line, skipping or serial earliest fit"),
+        NEW,
+        (
+            argued(
+                "a fat request with b of the k thin ones before it in the order ends after round b (M - 2)",
+                lambda: ((m, c, seed, rule) for m, c in ((4, 3), (16, 5), (64, 8)) for seed in range(SEEDS) for rule in rules),
+                law,
+                domain=f"total-size-trap-strong, M = 4, 16, 64, seeds 0 .. {SEEDS - 1}, three rules",
+                because="two thin ones share one round at most, a fat one shares none, and who comes later in the "
+                "order goes first only if it is thin",
+            ),
+            identity(
+                "b is uniform on 0 .. k, so its mean is k/2", sp.summation(P / (k + 1), (P, 0, k)), k / 2, because="by symmetry"
+            ),
+            limit(
+                "the expected ratio tends to a function of r = sqrt(M) as k does to infinity",
+                slow / fast,
+                k,
+                sp.limit(sp.together(slow / fast), k, sp.oo),
+            ),
+            growth("which grows like r/2", sp.limit(sp.together(slow / fast), k, sp.oo), r, sp.Rational(1, 2), 1),
+        ),
+    )
 
 
 def all_volumes_distinct() -> Claim:
