@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opt.bench import engine
+from opt.bench.plans import plan_tables, plan_tasks, plans
 from opt.bench.runner import Params, Record, Suite, Table, grouped, median_of
 
 __all__ = ["CLOCK", "PARTS", "Part"]
@@ -114,6 +115,7 @@ def _by_machine(records: list[Record]) -> Table:
 
 PARTS: dict[str, Part] = {
     "held-out": Part(_held_out_tasks, _held_out, _held_out_tables),
+    "plans": Part(plan_tasks, plans, plan_tables),
     "replay": Part(engine.replay_tasks, engine.replay, engine.replay_tables),
     "traces": Part(engine.traces_tasks, engine.traces, engine.traces_tables),
     "growth": Part(engine.growth_tasks, engine.growth, engine.growth_tables),
@@ -133,4 +135,10 @@ def _tables(records: list[Record]) -> list[Table]:
     return [table for name, part in PARTS.items() if (name,) in parts for table in part.tables(parts[(name,)])]
 
 
-CLOCK = Suite("clock", "held-out errors of cost models, plans in seconds", _tasks, _measure, _tables)
+CLOCK = Suite(
+    "clock",
+    "held-out errors of cost models, plans in seconds, the engine against real runs",
+    _tasks,
+    _measure,
+    _tables,
+)
