@@ -1,4 +1,4 @@
-"""The portfolio, the default solver: constructed plans, local search, exact search where it is small, and a sharper bound.
+"""The portfolio, the default solver: constructed and guided plans, local search, exact search, and a sharper bound.
 
 Every stage starts from the best plan so far and gets the time that is left, less what later stages need. Any stage can be
 cut short by the clock or by Ctrl-C; what it has found by then counts.
@@ -42,6 +42,7 @@ MEMBERS = (  # strongest first, so that a short time limit keeps the best of the
 MEMBERS_SHARE = 0.6  # of the time limit that constructed plans may take
 EXACT_UP_TO = 20  # requests; beyond, a few seconds rarely prove anything
 GLIMPSE = 2_000  # moves for each request before exact search: enough to find most optima of small instances
+GUIDED_SHARE = 0.25  # of the time left after the constructed plans, for orders guided by prices
 PRICES_FROM_S = 30.0  # seconds of time limit from which a quarter goes to a sharper bound
 PRICES_SHARE = 0.25
 
@@ -55,14 +56,14 @@ def portfolio(
     work: int | None = None,
     on_progress: Progress | None = None,
 ) -> Proposal:
-    """Return the best plan of all: orders, staggered forms, Sorted-F and Sorted-rate, then local and exact search.
+    """Return the best plan of all: orders, staggered forms, batch rules and guided plans, then local and exact search.
 
     Args:
         instance: the requests; arrivals are respected.
         seed: of the members that draw.
         time_limit: seconds for everything; the first member always runs. None: until the work is done.
         ageing: for the orders (see `order_of`). If above 0 only they and their like run, since search would undo it.
-        work: moves of the local search, at most; None as in `search`.
+        work: moves of the local search, at most, and no `guided`, which goes by the clock; None: both as they come.
         on_progress: told the best total latency and the bound whenever one of them improves.
 
     Up to 20 requests go on to `exact`. From 30 s on a quarter of the time goes to the `prices` bound if the plan is not
@@ -186,10 +187,21 @@ class _Run:
             self.search(glimpse if work is None else min(work, glimpse), 0.3)
             if self.settled() or self.stop == "interrupted" or self.exact():
                 return
+        elif work is None:
+            self.guide()
         prices = self.time_limit is not None and self.time_limit >= PRICES_FROM_S
         self.search(work, 1 - PRICES_SHARE if prices else 1.0)
         if prices and self.stop != "interrupted" and not self.settled():
             self.sharpen()
+
+    def guide(self) -> None:
+        """Try orders guided by prices for a share of the time left."""
+        from opt.solvers.guided import guided
+
+        seconds = GUIDED_SHARE * self.left()
+        if seconds > 0:
+            found = guided(self.instance, seed=self.seed, time_limit=None if math.isinf(seconds) else seconds)
+            self.offer(found.start, "guided")
 
     def search(self, work: int | None, share: float) -> None:
         """Run the local search from the best plan until a share of the time limit is over."""

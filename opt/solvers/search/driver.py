@@ -93,7 +93,7 @@ def _orders(instance: Instance) -> Iterator[IntArray]:
     assert found is not None
     yield found
     data = (instance.prompt, instance.output, instance.arrival, instance.memory)
-    for name, pack in (("total-size", pack_serial), ("sof", pack_skip), ("total-size", pack_strict), ("best-fit", pack_skip)):
+    for name, pack in (("total-size", pack_serial), ("sof", pack_skip), ("total-size", pack_strict)):
         yield pack(order_of(instance, name), *data)
 
 
