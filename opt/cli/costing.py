@@ -54,6 +54,10 @@ def fit(
     generation_attention, allreduce), LLMServingSim (attention, dense, per_sequence). Errors are held out. A fit that asks
     more of the chip than it has is refused.
 
+    Columns of a log, a row for each iteration: seconds, prefill_tokens, prefill_pairs (sum over chunks of c*x + c*(c+1)/2 for
+    c tokens after x cached ones), prefill_sequences, prefill_context (sum of x), decodes, kv_tokens (read by the decodes, the
+    new ones included), repeated_kv (those of them read before in the batch). All but seconds may be left out.
+
     \b
     kvopt fit iterations.csv -o mine.json
     kvopt fit mlp.csv.gz context_attention.csv.gz generation_attention.csv.gz gemm.csv.gz \\

@@ -31,8 +31,8 @@ __all__ = ["LIMITS", "Setting", "fit_log", "fit_tables", "setting"]
 LIMITS = Load(prefill_tokens=16384, decodes=256)
 
 SPLIT = (
-    "half of the measured attention points train, the other half tests, 4 random splits pooled; weight 40 % decodes alone, "
-    "40 % prefill alone, 20 % mixed; relative error"
+    "half of the measured attention points train, the other half tests (the dense points serve both), 4 random splits pooled; "
+    "weight 40 % decodes alone, 40 % prefill alone, 20 % mixed; relative error"
 )
 SPLIT_LOG = "half of the iterations of each kind train, the other half tests, 4 random splits pooled; relative error"
 

@@ -127,7 +127,8 @@ def make(name: str, folder: Path) -> CostModel:
         return PUBLISHED[name]
     recipe = RECIPES[name]
     used = sorted({LICENCES[file.split("/")[0]] for file in recipe.files})
-    origin = {"source": "; ".join(used), "method": "sums of measured kernel times; no host time, sampler or launch gaps"}
+    joint = "mixed batches measured as such" if name.startswith("rtx-") else "mixed batches taken as the sum of their parts"
+    origin = {"source": "; ".join(used), "method": f"sums of measured kernel times, {joint}; no host time or launch gaps"}
     tables = recipe.tables(folder)
     fit = partial(fit_tables, tables, "piecewise", model=recipe.model, gpu=recipe.gpu, tp=recipe.tp, dense=recipe.dense)
     return fit(name=name, engine=recipe.engine, origin=origin)
