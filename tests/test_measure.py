@@ -10,6 +10,7 @@ from opt.core.cost import read_cost
 from opt.core.errors import InstanceError
 from opt.fit.log import read_log
 from opt.measure.grid import GRIDS, Step, steps
+from opt.measure.run import _gpu
 
 
 @pytest.fixture
@@ -47,6 +48,22 @@ def test_grids_hold_every_kind_and_obey_the_pool(name):
     assert {bool(step.chunk) + 2 * bool(step.decodes) for step in kept} == {1, 2, 3}
     assert any(step.group > 1 for step in kept)
     assert steps(GRIDS[name], seed=0, kv_tokens=20_000)[0] == kept
+
+
+@pytest.mark.parametrize(
+    ("reported", "known"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100-80"),
+        ("NVIDIA A100-SXM4-80GB", "A100-80"),
+        ("NVIDIA A100-SXM4-40GB", "A100-40"),
+        ("NVIDIA H200", "H200-141"),
+        ("NVIDIA GeForce RTX 4090", "RTX-4090"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX-PRO-6000"),
+        ("Some Other Chip", "Some Other Chip"),
+    ],
+)
+def test_names_that_drivers_report(reported, known):
+    assert _gpu(reported) == known
 
 
 def test_without_torch_the_extra_is_named(monkeypatch, tmp_path, capsys):
