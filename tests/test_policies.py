@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from engines import SECONDS, checked, loads, run
+from engines import SECONDS, checked, configs, loads, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,11 +34,13 @@ def make(name, **params):
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=12)
-@given(loads(), st.booleans())
-def test_conformance(name, instance, exact):
-    """Everything is served, the invariants hold, nobody idles beside work, and the same run is the same to the bit."""
-    config = POLICIES[name].engine if exact else POLICIES[name].engine.replace(block_size=2, max_running=3)
+@settings(max_examples=25)
+@given(loads(), st.one_of(st.none(), configs), st.sampled_from([0.0, 0.3]), st.sampled_from([None, 2]))
+def test_conformance(name, instance, given_config, watermark, max_chunk):
+    """P1, P3, P4, P5, on the policy's own engine (with small blocks for small loads) and on any other."""
+    config = POLICIES[name].engine.replace(block_size=2)
+    if given_config is not None:
+        config = given_config.replace(watermark=watermark, max_chunk=max_chunk)
     seen, again = [], []
     engine = run(instance, lambda r, c: checked(make(name)(r, c), seen), config)
     run(instance, lambda r, c: checked(make(name)(r, c), again), config)

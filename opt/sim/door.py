@@ -56,6 +56,8 @@ def simulate(
 
     >>> instance = Instance(memory=17, prompt=[9, 2, 6, 2], output=[5, 5, 4, 3])
     >>> timeline = simulate(instance, "sof")
+    >>> timeline
+    Timeline(sof, cost unit: 4 of 4 requests completed, 13 s)
     >>> timeline.workload.progress.finish_s.tolist(), timeline.metrics["total_latency_s"]
     ([9.0, 13.0, 4.0, 3.0], 29.0)
     """

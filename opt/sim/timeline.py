@@ -19,7 +19,7 @@ __all__ = ["STATES", "Timeline"]
 STATES = {FUTURE: "future", WAITING: "waiting", RUNNING: "running", DONE: "completed", REJECTED: "rejected"}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Timeline:
     """What happened. Times are seconds from the start of the trace; NaN where something did not happen.
 
@@ -42,6 +42,10 @@ class Timeline:
     params: Mapping[str, Any] = field(default_factory=dict)
     until_s: float | None = None
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        done = f"{len(self.completed):,} of {len(self.submitted):,} requests completed"
+        return f"Timeline({self.policy}, cost {self.cost}: {done}, {self.end_s:.6g} s)"
 
     @property
     def submitted(self) -> IntArray:

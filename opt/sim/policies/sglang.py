@@ -73,7 +73,9 @@ class _Loop:
 
     def _prefill(self, view: View, batch: Batch) -> None:
         for i in view.partial():
-            batch.add(i)
+            need = view.needs(i)
+            if not batch.add(i) or batch.chunks[-1][2] < need:
+                return  # one prompt at a time is cut
         ahead = _to_come(view, view.running)
         room = view.memory[0] - self.ratio * float(ahead.sum())
         for i in self.order(view, self.random) if batch.budget > 0 else ():
@@ -92,7 +94,7 @@ class _Loop:
 
     def _decode(self, view: View, batch: Batch) -> None:
         retracted = False
-        while not batch.decode():
+        while not batch.decode() or (len(view.running) and not len(batch) and not batch.preempted):
             progress, prompt = view.progress, view.requests.prompt
             batch.preempt(min(view.running.tolist(), key=lambda i: (progress.produced[i], -prompt[i], -i)))
             retracted = True
