@@ -14,7 +14,7 @@ from opt.solvers.exact.apart import MEMORY_MB, Progress, Tell, positive, solve_a
 from opt.solvers.exact.cpsat import cpsat_task
 from opt.solvers.exact.dp import dp_refusal, dp_task
 from opt.solvers.exact.milp import BYTES, milp_task
-from opt.solvers.exact.timeindexed import model_refusal
+from opt.solvers.exact.timeindexed import compact, model_refusal
 from opt.solvers.tree import Tree
 from opt.solvers.tree import refusal as tree_refusal
 
@@ -83,7 +83,9 @@ def exact_task(tell: Tell, instance: Instance, start: IntArray, deadline: float,
         found = dp_task(tell, instance, start, deadline, seed, settings)
         return replace(found, stats={"method": "dp", **found.stats})
     effort = EFFORT if instance.n <= CPSAT_UP_TO else GLANCE
-    if instance.n <= CPSAT_UP_TO and tree_refusal(instance, start) is None:
+    # A tree spans every round up to the last arrival, so long quiet spells are left to CP-SAT, which shortens them.
+    busy = not compact(instance)[1].any()
+    if instance.n <= CPSAT_UP_TO and busy and tree_refusal(instance, start) is None:
         tree = Tree(instance, start)
         if tree.solve(deadline, NODES):
             return Proposal(tree.start, tree.bound(), exhausted=True, stop_reason="proved", stats={"method": "tree"})
