@@ -39,6 +39,23 @@ MEMBERS = (  # strongest first, so that a short time limit keeps the best of the
     ),
     *("total-size", "total-size-skip", "sof", "fcfs-pack", "best-fit-skip", "best-fit-pack", "fcfs"),
 )
+LARGE = 200_000  # requests from which a member runs only if there is time for it, by the time that `svf` took
+COSTS = {  # of a member, in runs of `svf`, on 100,000 requests; none of the others takes much longer than that
+    "svf-pack": 6,
+    "staggered": 14,
+    "sorted-rate": 14,
+    "sorted-f": 38,
+    "phases": 20,
+    "sof-skip": 5,
+    "svf-skip": 12,
+    "total-size-pack": 4,
+    "sof-pack": 4,
+    "fcfs-skip": 55,
+    "total-size-skip": 15,
+    "fcfs-pack": 4,
+    "best-fit-skip": 40,
+    "best-fit-pack": 5,
+}
 MEMBERS_SHARE = 0.6  # of the time limit that constructed plans may take
 EXACT_UP_TO = 20  # requests; beyond, a few seconds rarely prove anything
 GLIMPSE = 2_000  # moves for each request before exact search: enough to find most optima of small instances
@@ -161,17 +178,17 @@ class _Run:
         """Run the members in turn while time is left."""
         from opt.solvers.registry import SOLVERS
 
-        longest = 0.0  # that a member took; the next may take as long, and cannot be cut short
-        for name in MEMBERS:
-            if self.start is not None and self.left(share) <= longest:
+        large, unit = self.instance.n >= LARGE, 0.0
+        for name in sorted(MEMBERS, key=lambda member: large and member != "svf"):
+            if self.start is not None and self.left(share) <= COSTS.get(name, 1) * unit:
                 self.stop = "time_limit"
-                return
+                continue
             solver = SOLVERS[name]
             known = inspect.signature(solver).parameters
             taken = {key: value for key, value in params.items() if key in known}
             begun = time.monotonic()
             found = solver(self.instance, seed=self.seed, time_limit=None, **taken)
-            longest = max(longest, time.monotonic() - begun)
+            unit = time.monotonic() - begun if large and not unit else unit
             if found.start is None:
                 continue
             self.offer(found.start, name)
