@@ -48,6 +48,9 @@ class Naive:
     def working_set(self):
         return {tuple(prompt[: k + 1]) for prompt in self.active.values() for k in range(len(prompt))}
 
+    def prefixes(self):
+        return self.working_set() | {tuple(p[: k + 1]) for p in self.waiting.values() for k in range(len(p))}
+
     def heaviest(self):
         starts = {tuple(prompt[:k]) for prompt in self.waiting.values() for k in range(1, len(prompt) + 1)}
         weights = ((sum(tuple(p[: len(s)]) == s for p in self.waiting.values()) - 1) * len(s) for s in starts)
@@ -108,6 +111,7 @@ class TreeAgainstNaive(RuleBasedStateMachine):
         assert tree.common == naive.common()
         assert tree.distinct_chunks == len(naive.working_set())
         assert tree.total_chunks == sum(map(len, naive.active.values()))
+        assert tree.nodes == len(naive.prefixes())
         heaviest = tree.heaviest()
         assert (0 if heaviest is None else (heaviest.waiting - 1) * heaviest.depth) == naive.heaviest()
 

@@ -36,7 +36,7 @@ def chunk_hashes(tokens: npt.ArrayLike, chunk: int) -> list[int]:
     """
     if chunk < 1:
         raise InstanceError(f"chunk = {chunk}: must be at least 1 token")
-    data = memoryview(np.ascontiguousarray(tokens, np.int64)).cast("B")
+    data = memoryview(np.asarray(tokens, np.int64).tobytes())
     state = xxhash.xxh64()
     found = []
     for at in range(0, len(data), 8 * chunk):

@@ -63,6 +63,7 @@ class ChunkedHashTree:
         self.active: dict[int, list[Node]] = {}
         self.total_chunks = 0  # over active requests
         self.distinct_chunks = 0  # in the working set
+        self.nodes = 0  # different prefixes of all who wait or run
         self._serial = 0
         self._nearest: list[tuple[int, int, int, Node]] = []  # heap of (missing, request, serial, working node)
         self._heaviest: list[tuple[int, int, Node]] = []  # heap of (-weight, serial, node)
@@ -87,6 +88,7 @@ class ChunkedHashTree:
             child = node.children.get(key)
             if child is None:
                 self._serial += 1
+                self.nodes += 1
                 child = node.children[key] = Node(key, node, node.depth + 1, self._serial)
             path.append(child)
             node = child
@@ -172,6 +174,7 @@ class ChunkedHashTree:
             if node.waiting or node.refs or node.parent is None:
                 return
             del node.parent.children[node.key]
+            self.nodes -= 1
 
     def select(self) -> tuple[int, int] | None:
         """Return the waiting request with the least (missing, request) and its missing chunks; None if nobody waits."""
@@ -246,6 +249,11 @@ class ChunkedHashTree:
             if entry != previous and path is not None and len(path) - 1 == entry[0] and path[node.depth] is node:
                 yield entry[1]
             previous = entry
+
+    def first(self, node: Node) -> int | None:
+        """Return the waiting request with the least (depth, request) that begins with a node; None if nobody does."""
+        found = self._least(node)
+        return None if found is None else found[1]
 
     def _compact(self, node: Node) -> None:
         """Keep only live entries, each once."""

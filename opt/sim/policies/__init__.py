@@ -14,10 +14,12 @@ What every entry keeps, on any load (one conformance suite runs over all):
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from opt.sim.config import MAX_TOKENS, EngineConfig
 from opt.sim.engine import Policy
@@ -29,7 +31,7 @@ from opt.sim.policies.vllm import vllm
 from opt.solvers.orders import KEYS
 from opt.solvers.registry import DESCRIPTIONS
 
-__all__ = ["POLICIES", "Maker", "PolicyKind"]
+__all__ = ["POLICIES", "Above", "Maker", "PolicyKind"]
 
 Maker: TypeAlias = Callable[..., Policy]  # (requests, config, *, seed, **params)
 
@@ -43,6 +45,31 @@ class PolicyKind:
     engine: EngineConfig = field(default_factory=EngineConfig)
 
 
+@dataclass(frozen=True)
+class Above:
+    """A maker on a floor above, named rather than imported: it is loaded when it is first used.
+
+    Args:
+        module, function: where it is.
+    """
+
+    module: str
+    function: str
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self._load())
+
+    def _load(self) -> Maker:
+        maker: Maker = getattr(importlib.import_module(self.module), self.function)
+        return maker
+
+    def __call__(self, *args: Any, **params: Any) -> Policy:
+        """Make the policy."""
+        return self._load()(*args, **params)
+
+
+FEATHER = "opt.serve.feather.policies"
 SGLANG = EngineConfig(name="sglang", block_size=1, max_running=2048)
 STRICT = EngineConfig(name="sarathi", token_budget=512)
 WHOLE_PROMPTS = EngineConfig(name="whole prompts", prefix_cache=False, token_budget=MAX_TOKENS)
@@ -61,6 +88,11 @@ POLICIES: dict[str, PolicyKind] = {
     ),
     "orca": PolicyKind(orca, "Orca: by arrival at every iteration, whole prompts, peaks set aside", WHOLE_PROMPTS),
     "static": PolicyKind(static, "a batch by arrival, peaks set aside, until all of it is done", WHOLE_PROMPTS),
+    "feather-bandit": PolicyKind(Above(FEATHER, "bandit"), "Feather: prefix-homogeneous batches, add or stop learned by UCB1"),
+    "feather-cht": PolicyKind(Above(FEATHER, "plain"), "fewest prompt chunks missing first, by the Chunked Hash Tree"),
+    "feather-oracle": PolicyKind(Above(FEATHER, "oracle"), "one group (client) at a time, the largest next"),
+    "feather-analytic": PolicyKind(Above(FEATHER, "analytic"), "prefix groups weighed by the cost model, waiting bounded"),
+    "feather-seeded": PolicyKind(Above(FEATHER, "seeded"), "the bandit where the analytic former is not sure"),
     "replay": PolicyKind(replay, "the starts of a plan, a round for each step", ROUNDS),
     **{key: PolicyKind(partial(order, key=key), f"{DESCRIPTIONS[key]}; head of line, exact look-ahead", ROUNDS) for key in KEYS},
     **{

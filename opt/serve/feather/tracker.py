@@ -1,0 +1,156 @@
+"""The Chunked Hash Tree kept in step with an engine."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from opt.core.columns import ABSENT
+from opt.serve.prefix.tree import ChunkedHashTree
+from opt.sim.batch import View
+from opt.sim.workload import RUNNING, WAITING, Requests
+
+__all__ = ["Tracker"]
+
+WINDOW = 32  # arrivals
+RECENT = 256  # finished requests whose outputs are remembered
+PRIOR = 32  # requests whose announcement counts as kept before any has finished
+OUTPUT = 100.0  # tokens assumed while nothing is announced and nothing has finished
+
+
+@dataclass
+class Tracker:
+    """Who waits and who runs, as a tree of prompt units.
+
+    Arrivals are noticed in the order of their times, leavers by comparing the running list; where the counts still differ
+    from the engine's (requests submitted late, withdrawn, or preempted by others), all are compared.
+
+    Args:
+        tree: the waiting and the running requests, running ones active.
+        known: running requests, in the order in which they were admitted.
+        arrived: how many of `order` are in the tree or have been.
+        held_back: how many have arrived but are not let in yet.
+        order: requests by arrival.
+        arrival_s: their times.
+        finished, made, announced: requests that have left for good, the tokens they made, and those announced of them.
+        recent: the tokens made by the latest of them.
+    """
+
+    order: list[int]
+    arrival_s: list[float]
+    tree: ChunkedHashTree = field(default_factory=ChunkedHashTree)
+    known: list[int] = field(default_factory=list)
+    arrived: int = 0
+    held_back: int = 0
+    finished: int = 0
+    made: int = 0
+    announced: int = 0
+    recent: deque[int] = field(default_factory=partial(deque, maxlen=RECENT))
+    _sorted: tuple[int, list[int]] = (0, [])
+
+    @classmethod
+    def of(cls, requests: Requests) -> Tracker:
+        """Return a tracker of requests none of which has arrived."""
+        order = np.argsort(requests.arrival_s, kind="stable")
+        return cls(order.tolist(), requests.arrival_s[order].tolist())
+
+    def sync(self, view: View, latest_s: float = math.inf) -> None:
+        """Catch up with the engine; arrivals after `latest_s` are held back until a later call lets them in."""
+        running = view.running.tolist()
+        if running != self.known:
+            gone = set(self.known).difference(running)
+            for i in gone:
+                if i in self.tree.active:
+                    self._let_go(view, i)
+            self.known = running
+        upto, tree = min(view.now, latest_s), self.tree
+        while self.arrived < len(self.order) and self.arrival_s[self.arrived] <= upto:
+            i = self.order[self.arrived]
+            self.arrived += 1
+            if i in view.waiting and i not in tree:
+                tree.insert(i, view.units(i))
+        self.held_back = bisect_right(self.arrival_s, view.now) - self.arrived if upto < view.now else 0
+        if len(tree.waiting) + self.held_back != len(view.waiting) or len(tree.active) != len(running):
+            self._compare(view, running, latest_s)
+
+    def _let_go(self, view: View, i: int) -> None:
+        if view.progress.state[i] == WAITING:
+            self.tree.wait(i)
+        else:
+            self.tree.finish(i)
+            produced = int(view.progress.produced[i])
+            self.finished += 1
+            self.made += produced
+            self.recent.append(produced)
+            self.announced += max(int(view.requests.expected[i]), 0)
+
+    def _compare(self, view: View, running: list[int], latest_s: float) -> None:
+        tree, state = self.tree, view.progress.state
+        for i in [i for i in tree.active if state[i] != RUNNING]:
+            self._let_go(view, i)
+        for i in [i for i in tree.waiting if state[i] != WAITING]:
+            tree.remove(i)
+        for i in view.waiting:
+            if i not in tree and view.requests.arrival_s[i] <= latest_s:
+                tree.insert(i, view.units(i))
+        for i in running:
+            if i not in tree.active:
+                tree.insert(i, view.units(i))
+                tree.activate(i)
+
+    def admitted(self, i: int) -> None:
+        """Let a request be active."""
+        self.tree.activate(i)
+        self.known.append(i)
+
+    def tokens_of(self, view: View) -> int:
+        """Return the KV tokens that one decode step of all active requests reads, prompts taken as computed."""
+        who = view.running
+        return int(view.requests.prompt[who].sum() + view.progress.produced[who].sum())
+
+    def rate(self, now: float) -> float:
+        """Return the arrivals a second, over the latest `WINDOW` of them up to now."""
+        first = self.arrived + self.held_back - WINDOW
+        if first < 0 or now <= self.arrival_s[first]:
+            return 0.0
+        return WINDOW / (now - self.arrival_s[first])
+
+    def _known(self) -> tuple[float, float]:
+        """Return the mean output so far, and what announcements came to; short ones finish first, so a few say little."""
+        if not self.finished:
+            return OUTPUT, 1.0
+        known = PRIOR * self.announced / self.finished
+        share = (self.made + known) / (self.announced + known) if self.announced else 1.0
+        return self.made / self.finished, share
+
+    def output(self, view: View, i: int) -> float:
+        """Return the tokens that request i will make, at least one."""
+        mean, share = self._known()
+        announced = int(view.requests.expected[i])
+        return max(1.0, mean if announced == ABSENT else announced * share)
+
+    def left(self, view: View) -> float:
+        """Return the steps until all active requests have finished, at least one; 0 without any."""
+        if not self.known:
+            return 0.0
+        who = view.running
+        mean, share = self._known()
+        announced = view.requests.expected[who]
+        expected = np.where(announced == ABSENT, mean, announced * share)
+        return max(1.0, float((expected - view.progress.produced[who]).max()))
+
+    def spread(self, count: float) -> float:
+        """Return how much longer than the mean the longest of so many outputs is likely to be, at least 1."""
+        if self.finished < PRIOR:
+            return 1.0
+        upto, ordered = self._sorted
+        if self.finished - upto >= PRIOR or not ordered:
+            ordered = sorted(self.recent)
+            self._sorted = self.finished, ordered
+        longest = ordered[min(len(ordered) - 1, int(len(ordered) * count / (count + 1)))]
+        return max(1.0, longest * len(ordered) / max(1, sum(ordered)))

@@ -1,0 +1,147 @@
+"""Formers: the bandit's rule by hand, no harm without sharing, a bound on every wait, homogeneous batches where they pay."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from engines import checked, loads, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import opt
+from opt.core.cost import CostModel
+from opt.core.instance import Instance
+from opt.serve.feather.bandit import ADD, STOP, Table, state_of
+from opt.sim.config import EngineConfig
+from opt.sim.policies import POLICIES
+
+FORMERS = [name for name in POLICIES if name.startswith("feather-")]
+MODEL = CostModel("test", "linear", {"base": 0.01, "per_decode": 1e-5, "per_kv_token": 1e-6, "per_prefill_token": 1e-5})
+
+
+def grouped(groups, n, *, shared=4, chunk=64, seed=0, gap=0.0, longest=40, memory=200_000):
+    """Groups that share `shared` chunks, each request with 16 tokens of its own."""
+    rng = np.random.default_rng(seed)
+    group = rng.integers(0, groups, n)
+    prefix = [[*(int(g) * 100 + k for k in range(shared)), 10**6 + i] for i, g in enumerate(group)]
+    return Instance(
+        memory,
+        np.full(n, shared * chunk + 16),
+        rng.integers(1, longest + 1, n),
+        arrival_s=np.cumsum(rng.exponential(gap, n)) if gap else np.zeros(n),
+        max_output=np.full(n, longest),
+        prefix=prefix,
+        prefix_chunk=chunk,
+        client=[str(g) for g in group],
+    )
+
+
+def simulate(instance, policy, *, locality=0.02, engine=None, **params):
+    config = {"max_running": 64, "shared_reads": "all", **(engine or {})}
+    changed = POLICIES[policy].engine.replace(**config)
+    return opt.simulate(instance, policy, MODEL.with_locality(locality), engine=changed, lengths="none", **params)
+
+
+def test_states_by_hand():
+    """B in fours up to 10, loss clipped at 5 either way, sharers in fours up to 10."""
+    assert state_of(0, 0, 3, 0) == (0, -3, 0)
+    assert state_of(3, 7, 7, 3) == (0, 0, 0)
+    assert state_of(47, 20, 2, 400) == (10, 5, 10)
+    assert state_of(8, 0, 9, 4) == (2, -5, 1)
+
+
+def test_the_table_follows_ucb1():
+    """Unseen is infinite and a tie adds; then mean + 200 sqrt(ln(steps + 1) / visits)."""
+    table, state = Table(), (1, 0, 0)
+    assert table.choose(state) == ADD
+    table.learn(state, ADD, 1000.0)
+    assert table.choose(state) == STOP
+    table.learn(state, STOP, 1400.0)
+    assert table.score(state, ADD) == pytest.approx(1000 + 200 * math.sqrt(math.log(3)))
+    assert table.choose(state) == STOP
+    table.learn(state, ADD, 2000.0)  # mean 1500 over two visits
+    assert table.score(state, ADD) == pytest.approx(1500 + 200 * math.sqrt(math.log(4) / 2))
+    assert table.score(state, STOP) == pytest.approx(1400 + 200 * math.sqrt(math.log(4)))
+    for _ in range(50):
+        table.learn(state, ADD, 1500.0)
+        table.learn(state, STOP, 1400.0)
+    assert table.choose(state) == ADD
+
+
+@given(loads(), st.sampled_from(["feather-analytic", "feather-seeded"]), st.sampled_from(["each", "all"]))
+@settings(max_examples=40, deadline=None)
+def test_without_sharing_the_analytic_former_is_fcfs_step_for_step(instance, name, reads):
+    """Not a token in common: every decision is that of vllm-fcfs, whatever the load."""
+    alone = instance.replace(prefix=None, prefix_chunk=None)
+    config = EngineConfig(block_size=2, max_running=3, shared_reads=reads)
+    seen, theirs = [], []
+    run(alone, lambda r, c: checked(POLICIES[name].make(r, c), seen), config, MODEL)
+    run(alone, lambda r, c: checked(POLICIES["vllm-fcfs"].make(r, c), theirs), config, MODEL)
+    assert seen == theirs
+
+
+@pytest.mark.parametrize("name", ["feather-analytic", "feather-seeded"])
+@given(st.integers(0, 10**6), st.integers(1, 8), st.floats(0.05, 3.0), st.sampled_from(["each", "all"]))
+@settings(max_examples=15, deadline=None)
+def test_every_wait_is_bounded(name, seed, groups, limit, reads):
+    """Nobody who arrives after a_i + A is admitted before i, and wait(i) <= A + (W + 1) D; both as its docstring says."""
+    instance = grouped(groups, 60, seed=seed, gap=0.01)
+    timeline = simulate(instance, name, engine={"max_running": 6, "shared_reads": reads}, max_wait_s=limit)
+    progress = timeline.workload.progress
+    arrival, start = instance.arrival_s, progress.start_s
+    assert progress.preemptions.sum() == 0
+    longest = (progress.finish_s - start).max()
+    for i in range(instance.n):
+        due = arrival[i] + limit
+        assert not ((arrival > due + 1e-9) & (start < start[i] - 1e-9)).any()
+        waiting = int(((arrival <= due) & (start > due)).sum())
+        assert start[i] - arrival[i] <= limit + (waiting + 1) * longest
+
+
+def test_a_divergent_request_waits_where_it_would_switch_off_the_shared_kernel():
+    """Twenty of one group run; one of another comes. With the all-share rule it is kept out until they are done.
+
+    Mixed, all 20 prefixes of 4096 tokens would be read in full: 20 * 4.1 ms a step instead of 10 ms and 4.1 ms.
+    """
+    prefix = [[*range(64), 1000 + i] for i in range(20)] + [[*range(100, 164), 2000]]
+    arrival = [0.0] * 20 + [0.35]
+    instance = Instance(200_000, [64 * 64 + 8] * 21, [30] * 21, arrival_s=arrival, prefix=prefix, prefix_chunk=64)
+    ends = {}
+    for reads in ("all", "each"):
+        timeline = simulate(instance, "feather-analytic", engine={"shared_reads": reads})
+        progress = timeline.workload.progress
+        ends[reads] = progress.start_s[20] >= progress.finish_s[:20].max() - 1e-9
+    assert ends == {"all": True, "each": False}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_large_groups_are_worth_waiting_for(seed):
+    """Four groups of 50 with 4096 shared tokens, all there at once: twice the throughput of vllm-fcfs, and the oracle's."""
+    instance = grouped(4, 200, shared=64, seed=seed)
+    spans = {name: simulate(instance, name).metrics["duration_s"] for name in ["vllm-fcfs", *FORMERS]}
+    assert spans["feather-analytic"] <= 0.5 * spans["vllm-fcfs"]
+    assert spans["feather-analytic"] <= 1.03 * spans["feather-oracle"]
+    assert spans["feather-seeded"] <= 1.03 * spans["feather-analytic"]
+
+
+@pytest.mark.parametrize("reads", ["each", "all"])
+def test_small_groups_are_mixed(reads):
+    """Sixty groups of about three: the oracle leaves nearly all seats empty, the analytic former does not."""
+    instance = grouped(60, 200, shared=4)
+    spans = {
+        name: simulate(instance, name, engine={"shared_reads": reads}).metrics["duration_s"] for name in ["vllm-fcfs", *FORMERS]
+    }
+    assert spans["feather-oracle"] >= 2 * spans["vllm-fcfs"]
+    assert spans["feather-analytic"] <= 1.02 * spans["vllm-fcfs"]
+
+
+def test_bad_parameters_are_refused():
+    instance = grouped(2, 4)
+    with pytest.raises(ValueError, match=r"max_wait_s = 0: must be above 0 seconds"):
+        simulate(instance, "feather-analytic", max_wait_s=0)
+    with pytest.raises(ValueError, match="threshold = -1: must be at least 0 chunks"):
+        simulate(instance, "feather-cht", threshold=-1)
+    with pytest.raises(ValueError, match="policy feather-bandit has no parameter threshold"):
+        simulate(instance, "feather-bandit", threshold=1)
