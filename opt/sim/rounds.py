@@ -113,7 +113,7 @@ class Caution:
                 raise ValueError(f"{name} = {percent!r}: must be an integer from 0 to 1000 (percent)")
 
 
-EVERYBODY, DEPTH, WINDOW, LENGTH = -1, 64, 64, 64
+EVERYBODY, DEPTH, WINDOW, LENGTH = -1, 64, 64, 128
 _ORDERS = ("fcfs", "sof", "lof", "total-size", "svf", "best-fit", "random")
 
 ROUND_POLICIES: dict[str, RoundPolicy] = {

@@ -18,7 +18,7 @@ from opt.core.model import Proposal
 __all__ = ["horizon", "rolled"]
 
 SETTINGS = ((64, 200), (64, 1000), (128, 1000), (32, 1000))  # (window, moves), tried in turn on a backlog
-LENGTH = 64  # requests made up from the past, with arrivals
+LENGTH = 128  # requests made up from the past, with arrivals
 LARGEST = 50_000  # requests; planning windows of more takes minutes
 
 

@@ -1,13 +1,15 @@
 """The receding horizon: simulate what each rule would do from here on, follow the best one, and look again soon.
 
 A rollout policy (Bertsekas, Tsitsiklis, Wu 1997). At every piece of news (an arrival, an eviction, an output that is not
-what was predicted), and when half of what was planned has started, each candidate rule is simulated over the next `window`
-waiting requests beside those that run. The best rule's starts are the plan until the next news.
+what was predicted), and when half of what was planned has started, each candidate rule (smallest volume first: head of line,
+skipping, with places kept, in a window, at a pace) is simulated over the next `window` waiting requests beside those that
+run. The best rule's starts are the plan until the next news.
 
 Who has not arrived is not known, and a plan made as if nobody else came starts large requests too soon. So the simulation
 also lets `length` requests come that the policy makes up from what it has seen: the past in a mirror, the last gap between
 arrivals first. Rules cannot see them before they come. (Without them a backlog is planned better and a stream worse.)
-One scenario is noisy, so a candidate's regret counts together with its decayed mean regret so far.
+One scenario is noisy, so a candidate's regret counts together with its decayed mean regret so far, and the rule that is best on
+average is left only for one that is better by a margin.
 
 With `moves > 0` the plan is then improved on the requests that are there; meant for backlogs, where nobody else comes.
 """
@@ -23,32 +25,27 @@ from opt.solvers.windows import improved, packed, ranked, simulated
 
 __all__ = ["CANDIDATES", "plan_window"]
 
-CANDIDATES = 14
+CANDIDATES = 8
 DECAY = 0.8  # of the mean regret, a plan
 DEEP = 64  # places kept by the rule that stands for serial earliest fit
+USUAL = 3  # that rule: the best one on average, from which a scenario's noise should not lead away
+MARGIN = 0.01  # of the waits, by which another must be better
 
 
 @compiled
-def _rule(candidate: int, width: int, memory: int) -> tuple[int, int, int, int]:
-    """Return a candidate's key (0 volume, 1 output, 2 size, 3 arrival), reach, depth and sixteenths of the pace."""
+def _rule(candidate: int, width: int, memory: int) -> tuple[int, int, int]:
+    """Return a candidate's reach (in token-rounds), depth and sixteenths of the pace."""
     if candidate < 4:
-        return 0, (np.int64(0), FAR, FAR, FAR)[candidate], (0, 0, 1, DEEP)[candidate], 0
+        return (np.int64(0), FAR, FAR, FAR)[candidate], (0, 0, 1, DEEP)[candidate], 0
     if candidate < 6:
-        return 0, (candidate - 3) * width * memory, 0, 0
-    if candidate < 8:
-        return 0, 0, 0, (16, 13)[candidate - 6]
-    skips = (candidate - 8) // 3
-    return (candidate - 8) % 3 + 1, (np.int64(0), FAR)[skips], skips, 0
+        return (candidate - 3) * width * memory, 0, 0
+    return 0, 0, (16, 13)[candidate - 6]
 
 
 @compiled
-def _order(kind: int, s: IntArray, o: IntArray, a: IntArray) -> IntArray:
-    """Return the requests by a key of `_rule`."""
-    if kind == 0:
-        return ranked(s * o + o * (o + 1) // 2)
-    if kind == 1:
-        return ranked(o)
-    return ranked(s + o) if kind == 2 else ranked(a)
+def _by_volume(s: IntArray, o: IntArray) -> IntArray:
+    """Return the requests by volume."""
+    return ranked(s * o + o * (o + 1) // 2)
 
 
 @compiled
@@ -89,7 +86,6 @@ def _made_up(
 def _best_rule(
     s: IntArray,
     o: IntArray,
-    arrival: IntArray,
     release: IntArray,
     memory: int,
     width: int,
@@ -100,15 +96,14 @@ def _best_rule(
     regret: FloatArray,
 ) -> int:
     """Return the candidate of least regret, here and in the past (`regret`, decayed means, brought up to date)."""
-    waits, start = np.empty(CANDIDATES, np.int64), np.empty(len(s), np.int64)
+    waits, start, order = np.empty(CANDIDATES, np.int64), np.empty(len(s), np.int64), _by_volume(s, o)
     for candidate in range(CANDIDATES):
-        kind, reach, depth, pace = _rule(candidate, width, memory)
-        order = _order(kind, s, o, arrival)
+        reach, depth, pace = _rule(candidate, width, memory)
         waits[candidate] = simulated(order, release, s, o, memory, reach, depth, pace, base, used, work, second, start)
     least, best, best_score = waits.min(), 0, np.inf
     for candidate in range(CANDIDATES):
         fresh = np.float64(waits[candidate] - least)
-        score = fresh + regret[candidate]
+        score = fresh + regret[candidate] + (0.0 if candidate == USUAL else MARGIN * least)
         regret[candidate] = DECAY * regret[candidate] + (1 - DECAY) * fresh
         if score < best_score:
             best, best_score = candidate, score
@@ -147,16 +142,13 @@ def plan_window(
             still += 1
             fresh = fresh or planned[queue[place]] < t
     if fresh or 2 * still < m:
-        s, o, came = np.empty(m + length, np.int64), np.empty(m + length, np.int64), np.empty(m + length, np.int64)
+        s, o = np.empty(m + length, np.int64), np.empty(m + length, np.int64)
         release, start = np.full(m + length, t), np.empty(m, np.int64)
         for place in range(m):
             i = queue[place]
-            s[place], o[place], came[place] = held[i], estimate[i] - got[i], arrival[i]
+            s[place], o[place] = held[i], estimate[i] - got[i]
         total = _made_up(t, m, length, prompt, first, arrival, by_arrival, arrived, s, o, release)
-        came[m:total] = release[m:total]
-        state = _planned(
-            m, s[:total], o[:total], came[:total], release[:total], memory, moves, state, regret, profile[:, :used], start
-        )
+        state = _planned(m, s[:total], o[:total], release[:total], memory, moves, state, regret, profile[:, :used], start)
         for place in range(waiting):
             planned[queue[place]] = start[place] if place < m else -1
     starting, wake = np.int64(0), FAR
@@ -175,7 +167,6 @@ def _planned(
     m: int,
     s: IntArray,
     o: IntArray,
-    came: IntArray,
     release: IntArray,
     memory: int,
     moves: int,
@@ -188,11 +179,11 @@ def _planned(
     used, size = base.shape[1], base.shape[1] + 4 * len(s) + 8
     work, second = np.empty((4, size), np.int64), np.empty((4, size), np.int64)
     width = _typical(s[:m], o[:m])
-    best = _best_rule(s, o, came, release, memory, width, base, used, work, second, regret)
-    kind, reach, depth, pace = _rule(best, width, memory)
+    best = _best_rule(s, o, release, memory, width, base, used, work, second, regret)
+    reach, depth, pace = _rule(best, width, memory)
     mine, yours = s[:m].copy(), o[:m].copy()
     now = release[:m].copy()
-    order = _order(kind, mine, yours, came[:m].copy())
+    order = _by_volume(mine, yours)
     simulated(order, now, mine, yours, memory, reach, depth, pace, base, used, work, second, start)
     if moves == 0 or m < 2:
         return state
