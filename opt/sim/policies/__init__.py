@@ -70,6 +70,7 @@ class Above:
 
 
 FEATHER = "opt.serve.feather.policies"
+CHUNKING = "opt.serve.chunking"
 SGLANG = EngineConfig(name="sglang", block_size=1, max_running=2048)
 STRICT = EngineConfig(name="sarathi", token_budget=512)
 WHOLE_PROMPTS = EngineConfig(name="whole prompts", prefix_cache=False, token_budget=MAX_TOKENS)
@@ -93,6 +94,31 @@ POLICIES: dict[str, PolicyKind] = {
     "feather-oracle": PolicyKind(Above(FEATHER, "oracle"), "one group (client) at a time, the largest next"),
     "feather-analytic": PolicyKind(Above(FEATHER, "analytic"), "prefix groups weighed by the cost model, waiting bounded"),
     "feather-seeded": PolicyKind(Above(FEATHER, "seeded"), "the bandit where the analytic former is not sure"),
+    **{
+        f"chunk-{size}": PolicyKind(
+            partial(Above(CHUNKING, "fixed_chunk"), chunk=size), f"decodes, and {size} prompt tokens a step, by arrival"
+        )
+        for size in (64, 256, 1024)
+    },
+    "full-prefill": PolicyKind(Above(CHUNKING, "full_prefill"), "decodes, and one prompt a step, whole, by arrival"),
+    "sarathi-2048": PolicyKind(sarathi, "Sarathi-Serve with 2048 tokens a step", EngineConfig(token_budget=2048)),
+    "sloweave": PolicyKind(Above(CHUNKING, "sloweave"), "SLOWeave: the largest chunk of one prompt that keeps every gap"),
+    "sloweave-shared": PolicyKind(
+        partial(Above(CHUNKING, "sloweave"), prompts=MAX_TOKENS), "SLOWeave with chunks of as many prompts as fit"
+    ),
+    "sloweave-learned": PolicyKind(
+        partial(Above(CHUNKING, "sloweave"), predictor="learned"), "SLOWeave with step times learned on the run, and a margin"
+    ),
+    "fair-batching": PolicyKind(Above(CHUNKING, "fair_batching"), "FairBatching: slack banked on an envelope from arrival"),
+    "fair-batching-own": PolicyKind(
+        partial(Above(CHUNKING, "fair_batching"), anchor="own"), "FairBatching on an envelope from the first token"
+    ),
+    "qoserve": PolicyKind(Above(CHUNKING, "qoserve"), "QoServe: banked slack, by due time and remaining work, late ones last"),
+    "qoserve-own": PolicyKind(partial(Above(CHUNKING, "qoserve"), anchor="own"), "QoServe on an envelope from the first token"),
+    "two-step": PolicyKind(Above(CHUNKING, "two_step"), "the chunk that lets two steps together prefill most, slack banked"),
+    "banked-slack": PolicyKind(
+        Above(CHUNKING, "banked_slack"), "banked slack, looked ahead, on the most prompts that can be in time; all gaps kept"
+    ),
     "replay": PolicyKind(replay, "the starts of a plan, a round for each step", ROUNDS),
     **{key: PolicyKind(partial(order, key=key), f"{DESCRIPTIONS[key]}; head of line, exact look-ahead", ROUNDS) for key in KEYS},
     **{
