@@ -57,6 +57,19 @@ def _manifest() -> Iterator[tuple[str, Recipe]]:
     for family, memory in (("fcfs-trap", 64), ("sof-trap", 144), ("total-size-trap", 64), ("svf-trap", 45)):
         yield family, Recipe(family, None, memory)
     yield "skip-trap", Recipe("skip-trap", None, 100)
+    for family, memory in (("chat", 16_492), ("translation", 16_492), ("reasoning", 131_072)):
+        yield f"{family}-300", Recipe(family, 300, memory, 1)
+    yield "tenants-300", Recipe("tenants", 300, 60_000, 1, "0.05")
+    for family, rounds in (("conversation", ("0.0272", "0.0389", "0.0506")), ("code", ("0.3325", "0.4751", "0.6176"))):
+        for load, round_s in zip((70, 100, 130), rounds, strict=True):  # percent of capacity, by the length of a round
+            yield f"{family}-load-{load}", Recipe(family, 1000, 60_000, 1, round_s)
+    yield "reasoning-5000", Recipe("reasoning", 5000, 131_072)
+    yield "conversation-4000", Recipe("conversation", 4000, 131_072, 1, "0.0837")
+    for family, memory in (
+        *(("fcfs-trap-strong", 32), ("skip-ahead-trap", 64), ("lof-trap", 36), ("sof-trap-strong", 36)),
+        *(("total-size-trap-strong", 64), ("svf-trap-strong", 66), ("svf-trap-no-ties", 614), ("equal-trap", 45)),
+    ):
+        yield family, Recipe(family, None, memory)
     for name in CHAMPIONS:
         yield name, Recipe(name, None, None)
 
