@@ -1,6 +1,6 @@
 """Local search and the portfolio at scale: against every order and CP-SAT, over time, on known optima, and how fast.
 
-Quick by default (about four minutes); `--full` gives every solver a minute, takes the larger instances and more small ones
+Quick by default (five to ten minutes); `--full` gives every solver a minute, takes the larger instances and more small ones
 (about an hour). Parts are independent: each has its tasks, its measure and its tables, and a line in `PARTS`.
 """
 
