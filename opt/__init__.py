@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from opt.core.model import Schedule as Schedule
     from opt.core.traces import READERS as READERS
     from opt.core.traces import read_trace as read_trace
+    from opt.serve.cluster import ROUTERS as ROUTERS
     from opt.sim.door import simulate as simulate
     from opt.sim.policies import POLICIES as POLICIES
     from opt.solvers.bounds import BOUNDS as BOUNDS
@@ -57,6 +58,7 @@ _HOMES = {
     "Plan": "opt.core.files",
     "Proposal": "opt.core.model",
     "READERS": "opt.core.traces",
+    "ROUTERS": "opt.serve.cluster",
     "Result": "opt.core.model",
     "SOLVERS": "opt.solvers.registry",
     "Schedule": "opt.core.model",

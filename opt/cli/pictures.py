@@ -72,6 +72,12 @@ def _policies() -> dict[str, str]:
     return {name: kind.summary for name, kind in POLICIES.items()}
 
 
+def _routers() -> dict[str, str]:
+    from opt.serve.cluster import ROUTERS
+
+    return {name: kind.summary for name, kind in ROUTERS.items()}
+
+
 def _suites() -> dict[str, str]:
     from opt.bench import SUITES
 
@@ -112,6 +118,7 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "solvers": _solvers,
     "bounds": _bounds,
     "policies": _policies,
+    "routers": _routers,
     "families": _families,
     "readers": _readers,
     "instances": _instances,

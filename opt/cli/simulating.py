@@ -23,8 +23,12 @@ CURVES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "wait_s")
 @click.option("--policy", callback=named("POLICIES"), metavar="NAME", help="By default vllm-fcfs; replay for a plan.")
 @click.option("--cost", metavar="NAME", help="A cost model or a cost file; by default `unit`, one second a step.")
 @click.option("--engine", metavar="FILE", help="Settings (kvopt-engine/1) in place of the policy's own.")
+@click.option("--pools", metavar="FILE", help="A cluster (kvopt-pools/1) in place of one engine; its nodes have their costs.")
+@click.option("--router", callback=named("ROUTERS"), metavar="NAME", help="Where prompts go in a cluster; by default `rolling`.")
 @click.option("--locality", type=click.FloatRange(0, 1), metavar="X", help="Price of a repeated read of a shared KV token.")
-@click.option("--param", "params", multiple=True, callback=parameters, metavar="NAME=VALUE", help="A parameter of the policy.")
+@click.option(
+    "--param", "params", multiple=True, callback=parameters, metavar="NAME=VALUE", help="A parameter of the policy, or router."
+)
 @click.option(
     "--lengths",
     type=click.Choice(["auto", "output", "predicted", "none"]),
@@ -47,8 +51,13 @@ def simulate(console: Console, file: str, perfetto: str | None, requests: str | 
     \b
     kvopt simulate chat.json --policy vllm-fcfs --cost h100-llama-3-8b
     kvopt simulate plan.json --perfetto plan.trace.json.gz
+    kvopt simulate chat.json --pools pools.json --router kairos
     """
-    timeline = _run(_load(file), **options)
+    pools, router = options.pop("pools"), options.pop("router")
+    if router is not None and pools is None:
+        raise click.UsageError("--router sends requests through a cluster: give its file, --pools FILE")
+    thing = _load(file)
+    timeline = _run(thing, **options) if pools is None else _run_pools(thing, pools, router or "rolling", **options)
     if perfetto is not None:
         from opt.sim.export import write_perfetto
 
@@ -103,6 +112,27 @@ def _run(
     )
 
 
+def _run_pools(thing: Instance | Plan, pools: str, router: str, **options: Any) -> Timeline:
+    """Run a cluster, whose file says what its nodes are: options of a single engine are refused."""
+    from opt.core.exact import rational
+    from opt.core.files import Plan
+    from opt.serve.cluster import read_pools, simulate_pools
+
+    for name in ("policy", "cost", "engine", "locality", "until"):
+        if options[name] is not None:
+            raise click.UsageError(f"--{name} does not go with --pools: its file says what every node is, and all is served")
+    round_s = options["round_s"]
+    return simulate_pools(
+        thing.instance if isinstance(thing, Plan) else thing,
+        read_pools(pools),
+        router,
+        seed=options["seed"],
+        lengths=options["lengths"],
+        round_s=None if round_s is None else float(rational("--round-s", round_s)),
+        **options["params"],
+    )
+
+
 def _report(console: Console, timeline: Timeline) -> None:
     """Print the contract's keys as JSON, or the same figures as tables."""
     found = timeline.metrics
@@ -112,14 +142,16 @@ def _report(console: Console, timeline: Timeline) -> None:
     if found["saturated"]:
         console.note("warning: saturated: the queue grows while requests arrive, so latencies depend on the trace's length")
     if console.as_json:
-        made = {"policy": timeline.policy, "params": dict(timeline.params), "cost": timeline.cost, "seed": timeline.seed}
+        what = "router" if "parts" in found else "policy"
+        made = {what: timeline.policy, "params": dict(timeline.params), "cost": timeline.cost, "seed": timeline.seed}
         console.document({"instance": head, **made, **found, "notes": list(timeline.notes)})
         return
     facts = {
         "instance": f"{head['name'] or '(unnamed)'}: {head['n']:,} requests",
-        "policy": timeline.policy,
+        "router" if "parts" in found else "policy": timeline.policy,
         "cost": timeline.cost,
     }
     console.facts(facts | {name: cell for name, cell in found.items() if not isinstance(cell, dict)})
     columns = ["mean", "p50", "p95", "p99", "max"]
-    console.table(["seconds", *columns], [[name, *(found[name][column] for column in columns)] for name in CURVES])
+    curves = {**{name: found[name] for name in CURVES}, **found.get("parts", {})}
+    console.table(["seconds", *columns], [[name.replace("_", " "), *cell.values()] for name, cell in curves.items()])

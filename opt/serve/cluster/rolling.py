@@ -153,6 +153,8 @@ class _Rolling:
             if end < soonest:
                 best, soonest, busy = place, end, spent
         if best is None:
+            if not any(view.holds(place.node.index, i) for place in places):
+                routes.append(Route(i, places[0].node.index, target))  # no node ever will: the first one refuses it
             return
         if best.ready_s <= until:
             k = best.node.index

@@ -222,8 +222,9 @@ class ClusterView:
         return self.network.alone_s(source, target, float(self.requests.prompt[i]) * self.pools.kv_bytes_per_token)
 
     def holds(self, k: int, i: int) -> bool:
-        """Whether a request, as far as it is announced, could ever be held by a node."""
-        most = int(self.requests.prompt[i]) + max(int(self.requests.expected[i]), 1)
+        """Whether a request, as far as it is announced, could ever be held by a node; one for prompts lets it go after them."""
+        stays = self.nodes[k].node.role != "prefill"
+        most = int(self.requests.prompt[i]) + (max(int(self.requests.expected[i]), 1) if stays else 1) - 1
         return most <= self.nodes[k].node.kv_tokens
 
 
