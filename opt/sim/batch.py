@@ -200,6 +200,8 @@ class Batch:
         if state == WAITING:
             engine.admit(i, base, found.tokens)
             self.seats -= 1
+            if base > found.tokens:  # what a request brings along is there for others too
+                memory.register(i, base)
         self._schedule(i, base, size, need)
         return True
 
