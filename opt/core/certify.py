@@ -7,6 +7,7 @@ suffices to look at completion rounds; a property test compares this with the pl
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, Literal, get_args
@@ -268,8 +269,49 @@ def _preemptive_means(instance: Instance) -> Fraction:
     return Fraction(total, 1 << SCALE)
 
 
+def _shared_mean_busy_time(instance: Instance) -> tuple[KvMode, Fraction]:
+    """The mean busy time bound where each request keeps its private tokens and a fair share of every common chunk.
+
+    A chunk of z tokens in memory, held by a of the active requests, 1 <= a <= m, takes z >= a z / m. So in every round the
+    tokens held are at least the sum, over active requests, of what remains of the prompt when each chunk counts z / m: a
+    schedule that is feasible with sharing is feasible without it for those smaller prompts, starts and latencies the same.
+    """
+    smaller = Instance(instance.memory, _fair_prompts(instance), instance.output, arrival=instance.arrival)
+    return "shared", _mean_busy_time(smaller)[1]
+
+
+def _fair_prompts(instance: Instance) -> list[int]:
+    """Return every prompt with the saving on its chunks, z (1 - 1/m) each, taken off and rounded down."""
+    rows, chunk = instance.prefix_rows() or [], instance.prefix_chunk or 1
+    prompts = instance.prompt.tolist()
+    holders: dict[int, list[int]] = {}
+    size: dict[int, int] = {}
+    for i, row in enumerate(rows):
+        for level, name in enumerate(row):
+            holders.setdefault(name, []).append(i)
+            size[name] = min(size.get(name, chunk), prompts[i] - level * chunk)
+    private = [prompts[i] - sum(size[name] for name in row if len(holders[name]) > 1) for i, row in enumerate(rows)]
+    saved = [Fraction(0)] * len(prompts)
+    for name, who in holders.items():
+        if len(who) > 1:
+            most = _at_once(sorted(private[i] + 1 for i in who), instance.memory - size[name])
+            for i in who:
+                saved[i] += size[name] - Fraction(size[name], most)
+    return [max(0, prompt - math.ceil(saving)) for prompt, saving in zip(prompts, saved, strict=True)]
+
+
+def _at_once(least: list[int], room: int) -> int:
+    """Return how many holders of a chunk can be active in one round: their private tokens, ascending, have to fit."""
+    count = used = 0
+    while count < len(least) and used + least[count] <= room:
+        used += least[count]
+        count += 1
+    return max(count, 1)
+
+
 CLOSED_FORMS: dict[str, Callable[[Instance], tuple[KvMode, Fraction]]] = {
     "trivial": _trivial,
     "volume": _volume,
     "mean-busy-time": _mean_busy_time,
+    "shared-mean-busy-time": _shared_mean_busy_time,
 }

@@ -4,6 +4,8 @@
 * `volume` (Kong, Qi, Ye, Zhou, arXiv 2606.22327): with volumes ascending, `M * TEL >= sum over k of the k least`.
 * `mean-busy-time` (ours): the memory-weighted mean time of each request, minimised over all schedules that never
   exceed M, plus the exact distance from there to its completion. Always at least the volume bound.
+* `shared-mean-busy-time` (ours): the same where common prefixes are stored once: every chunk is charged to its holders in
+  equal shares, as many as can be active at once. Holds with shared prefixes, and for separate caches all the more.
 * `prices`: a price for every round, see `opt.solvers.prices`; seconds of work, and sharper on backlogs.
 * `ramps`: memory ramps kept whole, see `opt.solvers.ramps`; for small instances where few requests fit together.
 * `lp`: the time-indexed linear program itself, see `opt.solvers.lp`; small instances.
@@ -19,13 +21,24 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from opt.core.columns import IntArray
 from opt.core.exact import exact_dot, exact_sum
 from opt.core.instance import Instance
 from opt.core.model import Bound, KvMode
 
-__all__ = ["BOUNDS", "best_bound", "mean_busy_time", "tails", "together", "trivial", "volume"]
+__all__ = [
+    "BOUNDS",
+    "best_bound",
+    "fair_prompts",
+    "mean_busy_time",
+    "shared_mean_busy_time",
+    "tails",
+    "together",
+    "trivial",
+    "volume",
+]
 
 QUICK_TREE = 14  # requests up to which a few hundred nodes, some tenths of a second, often prove the optimum
 FEW = 4.0  # requests that fit together, below which whole ramps say more than a closed form
@@ -69,6 +82,56 @@ def mean_busy_time(instance: Instance) -> Bound:
     else:
         means = _preemptive_means(instance) - exact_sum(instance.arrival)
     return _closed_form(means + tail, "mean-busy-time")
+
+
+def shared_mean_busy_time(instance: Instance) -> Bound:
+    """Return the mean busy time bound for memory in which a common chunk is stored once.
+
+    If at most m of a chunk's holders can be active in one round, the chunk's z tokens in memory are at least z/m for each
+    who is. With those shares as prompts the requests need no more memory, in any round of any schedule with shared
+    prefixes, than they really do; so every bound for separate caches, of the requests with the smaller prompts, holds.
+    m is the largest number of holders whose private tokens fit beside the chunk. The shares are rounded down to
+    2**-20 tokens, and a prompt to whole tokens.
+    """
+    smaller = Instance(instance.memory, fair_prompts(instance), instance.output, arrival=instance.arrival)
+    return _closed_form(mean_busy_time(smaller).value, "shared-mean-busy-time", "shared")
+
+
+def fair_prompts(instance: Instance) -> IntArray:
+    """Return (n,) prompt tokens where a chunk counts for each holder with its share of one copy, rounded down."""
+    ids, offsets, chunk = instance.prefix_ids, instance.prefix_offsets, instance.prefix_chunk
+    if ids is None or offsets is None or chunk is None or not len(ids):
+        return instance.prompt
+    owner = np.repeat(np.arange(instance.n), np.diff(offsets))
+    tokens = np.minimum(chunk, instance.prompt[owner] - (np.arange(len(ids)) - offsets[owner]) * chunk)
+    _, which, holders = np.unique(ids, return_inverse=True, return_counts=True)
+    size = np.full(len(holders), chunk, np.int64)
+    np.minimum.at(size, which, tokens)
+    common = np.where(holders > 1, size, 0)
+    private = instance.prompt - _per_request(common[which], owner, instance.n)
+    most = _holders_at_once(which, private[owner] + 1, holders, instance.memory - size)
+    saved = size - (size << SHARE_BITS) // most / (1 << SHARE_BITS)
+    less: IntArray = np.ceil(_per_request(saved[which], owner, instance.n)).astype(np.int64)
+    shares: IntArray = np.maximum(instance.prompt - less, 0)
+    return shares
+
+
+SHARE_BITS = 20
+
+
+def _per_request(values: npt.NDArray[Any], owner: IntArray, n: int) -> npt.NDArray[Any]:
+    """Return the sums of values by their owner; sums of multiples of 2**-20 below 2**31 are exact in floats."""
+    return np.bincount(owner, weights=values, minlength=n).astype(values.dtype)
+
+
+def _holders_at_once(which: IntArray, least: IntArray, holders: IntArray, room: IntArray) -> IntArray:
+    """Return, for each chunk, how many of its holders fit at once: their least tokens, ascending, summed up to its room."""
+    order = np.lexsort((least, which))
+    used = np.cumsum(least[order])
+    begin = np.cumsum(holders) - holders
+    before = np.where(begin > 0, used[begin - 1], 0)
+    fits = used - before[which[order]] <= room[which[order]]
+    return np.maximum(np.bincount(which[order], weights=fits, minlength=len(holders)).astype(np.int64), 1)
 
 
 def tails(instance: Instance) -> IntArray:
@@ -178,6 +241,7 @@ BOUNDS: dict[str, Callable[[Instance], Bound]] = {
     "trivial": trivial,
     "volume": volume,
     "mean-busy-time": mean_busy_time,
+    "shared-mean-busy-time": shared_mean_busy_time,
     "prices": _prices,
     "ramps": _ramps,
     "lp": _lp,

@@ -17,7 +17,7 @@ import numpy as np
 from opt.core.certify import certify, check_bound, check_mode
 from opt.core.instance import Instance
 from opt.core.model import Bound, KvMode, Proposal, Result
-from opt.solvers.bounds import BOUNDS, trivial
+from opt.solvers.bounds import BOUNDS, shared_mean_busy_time, trivial
 from opt.solvers.registry import SOLVERS, Solver
 
 __all__ = ["check_params", "lower_bound", "solve"]
@@ -88,9 +88,14 @@ def lower_bound(instance: Instance, name: str = "best", *, kv: KvMode = "separat
     """
     check_mode(kv)
     compute = _chosen("bound", name, BOUNDS)
-    found = trivial(instance) if name == "best" and kv == "shared" else compute(instance)
+    found = _best_shared(instance) if name == "best" and kv == "shared" else compute(instance)
     check_bound(instance, found, kv=kv)
     return found
+
+
+def _best_shared(instance: Instance) -> Bound:
+    """Return the larger of the bounds that hold with shared prefixes."""
+    return max(trivial(instance), shared_mean_busy_time(instance), key=lambda bound: bound.value)
 
 
 def _for_shared(proposal: Proposal) -> Proposal:
