@@ -145,3 +145,31 @@ def test_bad_parameters_are_refused():
         simulate(instance, "feather-cht", threshold=-1)
     with pytest.raises(ValueError, match="policy feather-bandit has no parameter threshold"):
         simulate(instance, "feather-bandit", threshold=1)
+
+
+def test_the_environment_is_the_bandit_s_decision():
+    """Always adding is the plain order of the tree: same end; and the return is minus the time from the first decision."""
+    gymnasium = pytest.importorskip("gymnasium", reason="the extra [rl] is not installed")
+    from gymnasium.utils.env_checker import check_env
+
+    from opt.serve.feather.environment import BatchFormer
+
+    assert gymnasium.Env in BatchFormer.__mro__
+    config = EngineConfig(max_running=16, shared_reads="all")
+    env = BatchFormer(lambda seed: grouped(3, 40, seed=seed), MODEL.with_locality(0.02), config)
+    check_env(env, skip_render_check=True)
+    _, info = env.reset(seed=5)
+    begun, total, over = env._engine.now, 0.0, False
+    while not over:
+        observation, reward, over, _, info = env.step(ADD)
+        total += reward
+        assert env.observation_space.contains(observation)
+    assert info["completed"] == 40
+    assert total == pytest.approx(begun - info["end_s"])
+    plain = simulate(grouped(3, 40, seed=5), "feather-cht", engine={"max_running": 16})
+    assert plain.metrics["duration_s"] == pytest.approx(info["end_s"])
+    with pytest.raises(ValueError, match="no episode is under way"):
+        env.step(ADD)
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match=r"action = 2: must be 0 \(stop\) or 1 \(add\)"):
+        env.step(2)

@@ -15,7 +15,7 @@ every ADD looks bad, and the bandit learns to refuse work where nothing is share
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -24,7 +24,7 @@ from opt.serve.feather.loop import admit
 from opt.serve.feather.tracker import Tracker
 from opt.sim.batch import FOREVER, Batch, View
 
-__all__ = ["ADD", "STOP", "Bandit", "State", "Table", "state_of"]
+__all__ = ["ADD", "STOP", "Bandit", "State", "Table", "build", "state_of"]
 
 State: TypeAlias = tuple[int, int, int]
 
@@ -72,6 +72,24 @@ class Table:
         self.steps += 1
 
 
+Asked: TypeAlias = tuple[int, State]  # the candidate and its state
+
+
+def build(view: View, batch: Batch, tracker: Tracker) -> Generator[Asked, int, bool]:
+    """Yield every open decision, take its action, and return whether the last one, an ADD, was refused for lack of room."""
+    tracker.sync(view)
+    tree = tracker.tree
+    while batch.seats > 0 and batch.budget > 0 and (found := tree.select()) is not None:
+        i, _ = found
+        size, before, after = len(tree.active), tree.common, tree.common_with(i)
+        asked = size > 0 and not after >= before > 0
+        if asked and (yield i, state_of(size, before, after, tree.sharers(i, after))) == STOP:
+            return False
+        if not admit(view, batch, tracker, i):
+            return asked
+    return False
+
+
 @dataclass
 class Bandit:
     """The former that asks the table."""
@@ -80,8 +98,7 @@ class Bandit:
 
     def fill(self, view: View, batch: Batch, tracker: Tracker) -> int:
         """Add candidates until the table says stop or nobody fits, and reward the decisions by the batch they built."""
-        tracker.sync(view)
-        decisions = list(self._build(view, batch, tracker))
+        decisions = self._decide(build(view, batch, tracker))
         if decisions:
             shape = shape_of(view, tracker)
             reward = shape.size / decode_seconds(view, shape)
@@ -89,24 +106,13 @@ class Bandit:
                 self.table.learn(state, action, reward)
         return 1 if decisions or (tracker.tree.waiting and batch.seats > 0) else FOREVER
 
-    def _build(self, view: View, batch: Batch, tracker: Tracker) -> Iterator[tuple[State, int]]:
-        """Yield the decisions that took effect."""
-        tree = tracker.tree
-        while batch.seats > 0 and batch.budget > 0 and (found := tree.select()) is not None:
-            i, _ = found
-            size, before, after = len(tree.active), tree.common, tree.common_with(i)
-            asked = None
-            if size and not after >= before > 0:
-                state = state_of(size, before, after, tree.sharers(i, after))
-                asked = state, self.decide(view, tracker, i, state)
-                if asked[1] == STOP:
-                    yield asked
-                    return
-            if not admit(view, batch, tracker, i):
-                return
-            if asked is not None:
-                yield asked
-
-    def decide(self, view: View, tracker: Tracker, i: int, state: State) -> int:
-        """Return the action for candidate i."""
-        return self.table.choose(state)
+    def _decide(self, building: Generator[Asked, int, bool]) -> list[tuple[State, int]]:
+        """Answer every question, and return the decisions that took effect."""
+        decisions: list[tuple[State, int]] = []
+        try:
+            _, state = next(building)
+            while True:
+                decisions.append((state, self.table.choose(state)))
+                _, state = building.send(decisions[-1][1])
+        except StopIteration as end:
+            return decisions[:-1] if end.value else decisions

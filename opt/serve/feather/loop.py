@@ -13,7 +13,7 @@ from opt.serve.feather.tracker import Tracker
 from opt.sim.batch import Batch, View
 from opt.sim.policies.vllm import admissible, decode_or_preempt
 
-__all__ = ["Former", "Loop", "admit"]
+__all__ = ["Former", "Loop", "admit", "begin"]
 
 
 class Former(Protocol):
@@ -32,17 +32,21 @@ class Loop:
 
     def decide(self, view: View) -> Batch:
         """Fill a step."""
-        tracker = self.tracker
-        batch = view.batch()
-        decode_or_preempt(view, batch)
-        for i in view.partial():
-            while batch.budget > 0 and i not in batch.preempted and not batch.add(i):
-                batch.preempt(int(view.running[-1]))
-        if batch.preempted:
-            return batch
-        held = self.former.fill(view, batch, tracker)
-        batch.repeat = 1 if batch.chunks else held
+        batch = begin(view)
+        if not batch.preempted:
+            held = self.former.fill(view, batch, self.tracker)
+            batch.repeat = 1 if batch.chunks else held
         return batch
+
+
+def begin(view: View) -> Batch:
+    """Return the step with all decodes and unfinished prompts, as vLLM begins it."""
+    batch = view.batch()
+    decode_or_preempt(view, batch)
+    for i in view.partial():
+        while batch.budget > 0 and i not in batch.preempted and not batch.add(i):
+            batch.preempt(int(view.running[-1]))
+    return batch
 
 
 def admit(view: View, batch: Batch, tracker: Tracker, i: int) -> bool:
