@@ -158,14 +158,14 @@ class _Banked:
         allowed = self._allowed(step, who)
         need = _needs(view, who)
         steps = Steps.of(step, int(need.sum()), allowed)
-        early, late = self._order(step, who, need, self.rate.blended(view.now, steps.rate(allowed.pace_s)))
-        self._fill(step, early, late, allowed, steps)
+        early, late, first_s = self._order(step, who, need, self.rate.blended(view.now, steps.rate(allowed.pace_s)))
+        self._fill(step, early, late, first_s, allowed, steps)
         batch = step.end()
         self.rate.remember(view.now, float(step.load[0]), int(need.sum()))
         return batch
 
-    def _fill(self, step: Step, early: IntArray, late: IntArray, allowed: Allowed, steps: Steps) -> None:
-        """Add chunks: the early ones in the slack, the late ones in what they leave of the pace."""
+    def _fill(self, step: Step, early: IntArray, late: IntArray, first_s: float, allowed: Allowed, steps: Steps) -> None:
+        """Add chunks: the early ones, the first due in `first_s`, in the slack; the late ones in what they leave of the pace."""
         if len(step.batch.singles):
             wanted = int(_needs(step.view, early).sum())
             held = self.look_ahead and allowed.slack_s < np.inf and len(early) > 0
@@ -174,9 +174,10 @@ class _Banked:
             # Nobody waits for a token, so the first prompt is computed whole, and others join while the step is short.
             wanted = int(_needs(step.view, early[:1]).sum())
             self._add(step, early[:1], np.inf, UNLIMITED)
-            self._add(step, early[1:], allowed.pace_s, UNLIMITED)
-        if step.load[0] >= wanted:
-            self._add(step, late, min(allowed.slack_s, allowed.pace_s) if len(step.batch) else np.inf, UNLIMITED)
+            self._add(step, early[1:], min(allowed.pace_s, first_s), UNLIMITED)
+        left = min(allowed.slack_s, allowed.pace_s)
+        if step.load[0] >= wanted and (left < np.inf or not len(early)):
+            self._add(step, late, left if len(step.batch) else np.inf, UNLIMITED)
 
     def _add(self, step: Step, who: IntArray, limit_s: float, most: int) -> None:
         fill(step, who.tolist(), limit_s, most=most, prompts_most=UNLIMITED if self.share else 1 - len(step.batch.chunks))
@@ -201,8 +202,8 @@ class _Banked:
             min(slack, catching_up), float(pace[decodes[possible]].min(initial=np.inf)), float(gaps.min(initial=np.inf))
         )
 
-    def _order(self, step: Step, who: IntArray, need: IntArray, rate: float) -> tuple[IntArray, IntArray]:
-        """Return those who may be in time, in order, and those who cannot."""
+    def _order(self, step: Step, who: IntArray, need: IntArray, rate: float) -> tuple[IntArray, IntArray, float]:
+        """Return those who may be in time, in order, those who cannot, and in how many seconds the first of them is due."""
         view = step.view
         begun = view.progress.produced[who] > 0  # they were preempted, and their next token is due like any other
         due = view.requests.arrival_s[who] + self.targets.ttft_s[who]
@@ -210,13 +211,14 @@ class _Banked:
         order = np.lexsort((who, view.requests.arrival_s[who], due))
         who, left, need = who[order], due[order] - view.now, need[order]
         if not self.choose:
-            return who, who[:0]
+            return who, who[:0], float(left[0])
         base = view.requests.prompt[who] + view.progress.produced[who] - need
         work = need / rate + view.cost.coefficients[PER_PAIR] * (need * base + need * (need + 1) / 2)
         possible = step.seconds_of(need, base) - step.alone_s <= left
         first = np.zeros(len(who), np.bool_)
         first[possible] = in_time(work[possible], left[possible])
-        return np.concatenate((who[first], who[possible & ~first])), who[~possible]
+        due_s = float(left[possible].min(initial=np.inf))
+        return np.concatenate((who[first], who[possible & ~first])), who[~possible], due_s
 
 
 def _needs(view: View, who: IntArray) -> IntArray:

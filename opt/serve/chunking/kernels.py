@@ -16,6 +16,9 @@ from opt.solvers.jit import compiled
 __all__ = ["best_mix", "in_time", "largest_chunk", "seconds_with", "two_steps"]
 
 
+GAIN = 1.001  # what another mix must prefill more to be preferred
+
+
 @compiled
 def seconds_with(c: FloatArray, load: FloatArray, context: float, tokens: float) -> float:
     """Return the seconds of a step with a further chunk of `tokens` after `context` cached ones; 0 tokens: none."""
@@ -49,29 +52,40 @@ def best_mix(sizes: IntArray, seconds: FloatArray, mean_s: float) -> tuple[int, 
 
     Steps prefill `sizes` tokens in `seconds`, rising, the first none. By linear programming a best mix needs two kinds of
     step: the bracket of `mean_s` on the concave hull, or a single kind below it. Return their places (equal for a single
-    one), the mean tokens and the mean seconds of a step. Where even the first takes more than `mean_s`, that alone.
+    one), the mean tokens and the mean seconds of a step. Where even the first takes more than `mean_s`, that alone. Of
+    mixes that are equal up to `GAIN` the closest to `mean_s` from below is taken: nothing is put off for nothing.
     """
     low, high, tokens, mean = 0, 0, 0.0, seconds[0]
-    for a in range(len(sizes)):
+    for back in range(len(sizes)):
+        a = len(sizes) - 1 - back
         if seconds[a] > mean_s:
-            break
-        if sizes[a] * mean > tokens * seconds[a]:
+            continue
+        if sizes[a] * mean > tokens * seconds[a] * GAIN:
             low, high, tokens, mean = a, a, float(sizes[a]), seconds[a]
         for b in range(a + 1, len(sizes)):
             if seconds[b] <= mean_s:
                 continue
             share = (mean_s - seconds[a]) / (seconds[b] - seconds[a])
             mixed = sizes[a] + share * (sizes[b] - sizes[a])
-            if mixed * mean > tokens * mean_s:
+            if mixed * mean > tokens * mean_s * GAIN:
                 low, high, tokens, mean = a, b, mixed, mean_s
     return low, high, tokens, mean
 
 
 @compiled
-def two_steps(c: FloatArray, load: FloatArray, context: int, most: int, sizes: IntArray, first_s: float, second_s: float) -> int:
+def two_steps(
+    c: FloatArray,
+    load: FloatArray,
+    context: int,
+    most: int,
+    sizes: IntArray,
+    first_s: float,
+    both_s: float,
+    gap_s: float,
+) -> int:
     """Return the chunk of the first of two steps that together prefill the most, in the least time among equals.
 
-    The first step may take `first_s`, both together `second_s`; one more token of every decode is read in the second.
+    The first step may take `first_s`, both together `both_s`, the second `gap_s`; it reads one more token of every decode.
     Candidates for the first are the largest that fits and, should they be better, `sizes`.
     """
     following = load.copy()
@@ -83,7 +97,7 @@ def two_steps(c: FloatArray, load: FloatArray, context: int, most: int, sizes: I
         if chunk > limit:
             continue
         spent = seconds_with(c, load, float(context), float(chunk))
-        then = largest_chunk(c, following, context + chunk, most - chunk, second_s - spent)
+        then = largest_chunk(c, following, context + chunk, most - chunk, min(both_s - spent, gap_s))
         total = spent + seconds_with(c, following, float(context + chunk), float(then))
         if chunk + then > best_tokens or (chunk + then == best_tokens and total < best_s * (1 - 1e-9)):
             best, best_tokens, best_s = chunk, chunk + then, total

@@ -209,7 +209,7 @@ class _Qoserve:
 def two_step(requests: Requests, config: EngineConfig, *, seed: int = 0, anchor: Anchor = "own") -> Policy:
     """Return the joint choice over two steps (in the manner of SlidingServe): the chunk now that lets both prefill most.
 
-    Both steps together must end before the second token from now is due. The rest of the step goes to later prompts.
+    The first must end before the next token is due, both before the one after it, and the second within the least gap.
 
     Args:
         requests: their targets are used.
@@ -228,14 +228,15 @@ def two_step(requests: Requests, config: EngineConfig, *, seed: int = 0, anchor:
         times = due(targets, view, decodes)
         limit, most = budget_s(times, view.now), UNLIMITED
         if limit < np.inf:
-            most = _first_of_two(step, limit, budget_s(times + targets.pace_s[decodes], view.now))
+            both = budget_s(times + targets.mean_s[decodes], view.now)
+            most = _first_of_two(step, limit, both, float(targets.gap_s[decodes].min()))
         fill(step, by_arrival(step), limit, most=most)
         return step.end()
 
     return Policy(decide)
 
 
-def _first_of_two(step: Step, first_s: float, second_s: float) -> int:
+def _first_of_two(step: Step, first_s: float, both_s: float, gap_s: float) -> int:
     """Return the prompt tokens of the first step: those that wait, taken as one prompt."""
     view = step.view
     waiting = [*step.partial, *view.waiting]
@@ -244,7 +245,8 @@ def _first_of_two(step: Step, first_s: float, second_s: float) -> int:
     host = view.config.host(int(step.load[4]) + 1)
     most = min(sum(map(view.needs, waiting)), step.batch.budget)
     context = view.base(waiting[0])
-    return int(two_steps(view.cost.coefficients, step.load, context, most, SIZES, first_s - host, second_s - 2 * host))
+    limits = (first_s - host, both_s - 2 * host, gap_s - host)
+    return int(two_steps(view.cost.coefficients, step.load, context, most, SIZES, *limits))
 
 
 def _anchor(anchor: str) -> Anchor:
