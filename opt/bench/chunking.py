@@ -75,7 +75,7 @@ MACHINES: dict[str, Machine] = {
             1.0,
             {"gap": (10, 25, 50), "mean": (25,)},
             6.0,
-            {"mixed": (32, 60, 90), "long": (10, 20, 30), "bursty": (25, 45, 70)},
+            {"mixed": (35, 60, 90), "long": (10, 20, 30), "bursty": (25, 45, 70)},
         ),
         Machine(
             "h100-llama-3-8b",
@@ -118,7 +118,7 @@ def requests(
 
 def _tasks(seeds: int) -> list[Params]:
     return [
-        {"cost": name, "target": target, "tpot_ms": tpot, "kind": kind, "seed": seed}
+        {"cost": name, "target": target, "tpot_ms": tpot, "kind": kind, "rates": list(machine.rates[kind]), "seed": seed}
         for name, machine in MACHINES.items()
         for target, targets in machine.tpot_ms.items()
         for tpot in targets
@@ -134,7 +134,7 @@ def _measure(params: Params) -> dict[str, Any]:
     machine = MACHINES[params["cost"]]
     memory = cost_model(machine.cost).memory or DEFAULT_MEMORY
     found: dict[str, Any] = {}
-    for load, rate in zip(LOADS, machine.rates[params["kind"]], strict=True):
+    for load, rate in zip(LOADS, params["rates"], strict=True):
         times = {"ttft_s": machine.ttft_s, "tpot_s": params["tpot_ms"] / 1e3, "target": params["target"]}
         instance = requests(params["kind"], rate, machine.seconds, params["seed"], memory=memory, **times)
         found[load] = {name: _figures(instance, name, machine.cost) for name in POLICIES_COMPARED}
@@ -198,43 +198,44 @@ def _relations(records: list[Record]) -> Table:
     for (kind, tpot), part in grouped(mine, "kind", "tpot_ms").items():
         row: list[Any] = [kind, tpot, reported[tpot]]
         for load in LOADS:
-            ratios = [_ratio(record, load, PUBLISHED, WHOLE) for record in part]
             best = max(FIXED, key=lambda policy: _mean(part, load, policy, "goodput_req_s"))
-            row += [_spread(ratios), f"{_geometric([_ratio(record, load, PUBLISHED, best) for record in part]):.2f} {best}"]
+            row += [_spread(part, load, PUBLISHED, WHOLE), f"{_ratio(part, load, PUBLISHED, best):.2f} {best}"]
         rows.append(row)
     columns = ["workload", "TPOT ms", "reported"]
     for load in LOADS:
         columns += [f"{load}: over {WHOLE}", "over the best fixed chunk"]
-    return Table(
-        "goodput of SLOWeave with the published synthetic step: geometric mean over seeds (least to most)", columns, rows
-    )
+    return Table("goodput of SLOWeave with the published synthetic step: means over seeds (least to most)", columns, rows)
 
 
 def _against(rival: str, records: list[Record]) -> Table:
     """Return our policy's goodput over a rival's in every cell."""
     rows = []
-    for cell, part in grouped(records, "cost", "target", "tpot_ms", "kind").items():
-        ratios = {load: [_ratio(record, load, OURS, rival) for record in part] for load in LOADS}
-        rows.append([*cell, *(_spread(ratios[load]) for load in LOADS), *(_word(_geometric(ratios[load])) for load in LOADS)])
-    for cost, part in ((cost, mine) for (cost,), mine in grouped(records, "cost").items()):
-        part = [record for record in part if record["params"]["tpot_ms"] == 25]
-        over = [f"{_geometric([_ratio(record, load, OURS, rival) for record in part]):.2f}" for load in LOADS]
-        rows.append([cost, "both", 25, "all", *over, "", "", ""])
+    cells = grouped(records, "cost", "target", "tpot_ms", "kind")
+    for cell, part in cells.items():
+        words = (_word(_ratio(part, load, OURS, rival)) for load in LOADS)
+        rows.append([*cell, *(_spread(part, load, OURS, rival) for load in LOADS), *words])
+    for cost in dict.fromkeys(cell[0] for cell in cells):
+        there = [part for cell, part in cells.items() if cell[0] == cost and cell[2] == 25]
+        over = [_geometric([_ratio(part, load, OURS, rival) for part in there]) for load in LOADS] if there else []
+        rows += [[cost, "both", 25, "all", *(f"{ratio:.2f}" for ratio in over), *map(_word, over)]] if over else []
     columns = ["cost", "target", "TPOT ms", "workload", *LOADS, *(f"at {load}" for load in LOADS)]
-    return Table(f"goodput of {OURS} over {rival}: geometric mean over seeds (least to most)", columns, rows)
+    title = f"goodput of {OURS} over {rival}: means over seeds (least to most); `all` is the geometric mean of cells"
+    return Table(title, columns, rows)
 
 
-def _ratio(record: Record, load: str, above: str, below: str) -> float:
-    figures = record["values"][load]
-    return max(float(figures[above]["goodput_req_s"]), 1e-3) / max(float(figures[below]["goodput_req_s"]), 1e-3)
+def _ratio(records: Sequence[Record], load: str, above: str, below: str) -> float:
+    """Return mean goodput over mean goodput."""
+    low, high = (_mean(records, load, policy, "goodput_req_s") for policy in (below, above))
+    return high / low if low > 0 else math.inf if high > 0 else 1.0
 
 
 def _geometric(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def _spread(values: Sequence[float]) -> str:
-    return f"{_geometric(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+def _spread(records: Sequence[Record], load: str, above: str, below: str) -> str:
+    each = [_ratio([record], load, above, below) for record in records]
+    return f"{_ratio(records, load, above, below):.2f} ({min(each):.2f} to {max(each):.2f})"
 
 
 def _word(ratio: float) -> str:
