@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from opt.core.cost import CostModel
 from opt.core.instance import Instance
 from opt.serve.prefix.hashing import chunk_hashes
+from opt.serve.prefix.radix import RadixTree, longest_match_first
 from opt.serve.prefix.tree import SLACK, ChunkedHashTree
 from opt.sim.config import EngineConfig
 from opt.sim.engine import Engine
@@ -210,3 +211,14 @@ def test_cheap_reads_of_a_step_are_those_of_a_plain_count(rows, cache, everybody
     if cache is not None and distinct > cache:
         cheap *= cache / distinct
     assert engine.log.durations.values[1] == pytest.approx(1 + kv - cheap)
+
+
+@given(st.lists(st.lists(st.integers(0, 2), max_size=8), max_size=12), st.lists(st.integers(0, 2), max_size=8))
+@settings(deadline=None)
+def test_the_radix_baseline_finds_the_longest_common_prefix(cached, prompt):
+    tree = RadixTree()
+    for k, tokens in enumerate(cached):
+        assert tree.insert(tokens) == max((common_length(tokens, other) for other in cached[:k]), default=0)
+    assert tree.match(prompt) == max((common_length(prompt, other) for other in cached), default=0)
+    order = longest_match_first(tree, enumerate(np.array(p, np.int64) for p in [prompt, [0], [9], [0]]))
+    assert order == sorted(range(4), key=lambda i: -tree.match([prompt, [0], [9], [0]][i]))

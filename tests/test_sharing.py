@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from itertools import product
 
+import networkx as nx
 import numpy as np
 import pytest
 from exhaustive import latency, usage
@@ -12,8 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import opt
-from opt.core.certify import _fair_prompts, check_bound
+from instances import generate
+from opt.core.certify import _fair_prompts, certify, check_bound
+from opt.core.errors import InstanceError
 from opt.core.instance import Instance
+from opt.plot.sharing import sharing
+from opt.plot.style import save
+from opt.serve.prefix.forest import sharing_forest
+from opt.serve.prefix.offline import pack_shared
 from opt.solvers.bounds import fair_prompts, mean_busy_time, shared_mean_busy_time
 
 
@@ -77,3 +84,44 @@ def test_best_with_sharing_is_the_shared_bound_on_a_backlog():
     assert bound.value > 2 * opt.lower_bound(instance, "trivial").value
     with pytest.raises(ValueError, match="proved for separate KV caches"):
         opt.lower_bound(instance, "mean-busy-time", kv="shared")
+
+
+@given(families(most=8, longest=3))
+@settings(max_examples=60, deadline=None)
+def test_the_forest_holds_every_chunk_once(instance):
+    """Stored tokens are those of distinct chunks, a leaf's path has the tokens of its prompt, holders are neighbours."""
+    forest = sharing_forest(instance)
+    assert not len(forest) or nx.is_forest(forest.to_undirected())
+    rows = instance.prefix_rows()
+    distinct = {name: min(2, int(instance.prompt[i]) - 2 * k) for i, row in enumerate(rows) for k, name in enumerate(row)}
+    assert forest.graph["stored"] == sum(distinct.values())
+    assert forest.graph["tokens"] == instance.prompt.sum()
+    for node, data in forest.nodes(data=True):
+        holders = [rows[i] for i in forest.graph["order"][data["first"] : data["last"]]]
+        depth = -(-data["end"] // 2)
+        assert len({tuple(row[:depth]) for row in holders}) == 1
+        assert sum(row[:depth] == holders[0][:depth] for row in rows) == data["requests"]
+        for parent in forest.predecessors(node):
+            assert forest.nodes[parent]["end"] == data["begin"]
+
+
+def test_the_forest_is_drawn(tmp_path):
+    instance = generate("agent", n=60)
+    figure = sharing(instance)
+    save(figure, tmp_path / "forest.png")
+    assert len(figure.axes[0].collections[0].get_paths()) == sharing_forest(instance).number_of_nodes()
+    with pytest.raises(InstanceError, match="has no prefix hashes"):
+        sharing(Instance(10, [1], [1]))
+
+
+@given(families(most=6, longest=6), st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_packing_with_sharing_is_earliest_fit(instance, seed):
+    """Certified with sharing, and no request could start a round earlier beside those placed before it."""
+    order = np.random.default_rng(seed).permutation(instance.n)
+    start = pack_shared(instance, order).start
+    certify(instance, pack_shared(instance, order), solver="pack", bound=shared_mean_busy_time(instance))
+    for k, i in enumerate(order.tolist()):
+        before = instance.take(order[: k + 1])
+        for earlier in range(int(instance.arrival[i]), int(start[i])):
+            assert max(usage(before, [*start[order[:k]].tolist(), earlier], "shared")) > instance.memory

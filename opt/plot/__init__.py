@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from opt.plot.comparison import ratios
 from opt.plot.gantt import memory_curve, schedule
+from opt.plot.sharing import sharing
 from opt.plot.style import save
 
-__all__ = ["memory_curve", "ratios", "save", "schedule"]
+__all__ = ["memory_curve", "ratios", "save", "schedule", "sharing"]

@@ -51,7 +51,13 @@ def begin(view: View) -> Batch:
 
 def admit(view: View, batch: Batch, tracker: Tracker, i: int) -> bool:
     """Admit a waiting request if seats, budget and memory allow it."""
-    if batch.seats <= 0 or batch.budget <= 0 or not admissible(view, batch, i) or not batch.add(i):
+    if batch.seats <= 0 or batch.budget <= 0:
+        return False
+    config = view.config
+    whole = int(view.requests.prompt[i]) + int(view.progress.produced[i]) <= min(batch.budget, config.max_chunk or batch.budget)
+    if (not whole or config.watermark > 0) and not admissible(view, batch, i):
+        return False
+    if not batch.add(i):  # a prompt that is computed at once is asked for as a whole, so this is the question itself
         return False
     tracker.admitted(i)
     return True
