@@ -105,7 +105,9 @@ class View:
     def base(self, i: int) -> int:
         """Return the tokens a request has in memory, or would find there if it were admitted now."""
         computed = int(self.progress.computed[i])
-        return computed if self.progress.state[i] == RUNNING else max(computed, self._engine.memory.match(i).tokens)
+        if self.progress.state[i] == RUNNING:
+            return computed
+        return max(computed, self._engine.memory.match(i, self._engine.tokens_of(i)).tokens)
 
     def units(self, i: int) -> list[int]:
         """Return names of a request's full prompt units, equal where all tokens up to there are; none without hashes."""
@@ -143,12 +145,13 @@ class Batch:
     batch to be asked again at that time even if nothing arrives.
     """
 
-    __slots__ = ("_engine", "budget", "chunks", "preempted", "repeat", "seats", "singles", "wake_s")
+    __slots__ = ("_engine", "budget", "chunks", "max_chunk", "preempted", "repeat", "seats", "singles", "wake_s")
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.budget = engine.config.token_budget
         self.seats = engine.config.max_running - engine.count
+        self.max_chunk = engine.config.max_chunk
         self.chunks: list[Chunk] = []
         self.singles: IntArray = np.empty(0, np.int64)
         self.preempted: list[int] = []
@@ -187,13 +190,13 @@ class Batch:
             raise ValueError(f"request {engine.named(i)} is neither waiting nor running, so it cannot be scheduled")
         if state == WAITING and self.seats <= 0:
             return False
-        found = memory.match(i) if state == WAITING else NOTHING
+        found = memory.match(i, engine.tokens_of(i)) if state == WAITING else NOTHING
         computed = int(progress.computed[i])
         if found.tokens <= computed:
             found = NOTHING  # what it has, or brings along, is more than what is cached
         base = max(computed, found.tokens)
         need = int(engine.workload.requests.prompt[i] + progress.produced[i]) - base
-        largest = min(need, self.budget, engine.config.max_chunk or need)
+        largest = min(need, self.budget, self.max_chunk or need)
         size = largest if tokens is None else min(largest, int(tokens))
         if (size <= 0 and need > 0) or not memory.take(i, base + size + (memory.spare if size == need else 0), found):
             return False
@@ -212,7 +215,7 @@ class Batch:
         """
         engine = self._engine
         memory, progress = engine.memory, engine.workload.progress
-        found = memory.match(i)
+        found = memory.match(i, engine.tokens_of(i))
         computed = int(progress.computed[i])
         if found.tokens <= computed:
             found = NOTHING
@@ -261,7 +264,7 @@ class Batch:
         engine = self._engine
         base = engine.view.base(i)
         need = int(engine.workload.requests.prompt[i] + engine.workload.progress.produced[i]) - base
-        room = min(need, self.budget, engine.config.max_chunk or need, need if most is None else most)
+        room = min(need, self.budget, self.max_chunk or need, need if most is None else most)
         load = self.load()
         host = engine.config.host(int(load.decodes + load.prefill_sequences) + 1)
         tokens, pairs, sequences, context, decodes, kv, repeated = map(float, load)

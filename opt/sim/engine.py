@@ -341,6 +341,10 @@ class Engine:
         common = memory.common(members) if config.shared_reads == "all" else 0
         return repeated_kv(config, decodes=len(members), kv=kv, again=memory.repeated(members), common=common)
 
+    def tokens_of(self, i: int) -> int:
+        """Return a request's tokens, those it has made included."""
+        return int(self.workload.requests.prompt[i] + self.workload.progress.produced[i])
+
     def named(self, i: int) -> str:
         """Return a request's id and index for a message."""
         return f"{self.workload.requests.ids[i]!r} (index {i})"

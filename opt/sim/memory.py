@@ -116,18 +116,18 @@ class Memory:
         """Return the blocks that so many tokens take."""
         return -(-tokens // self.block)
 
-    def match(self, i: int) -> Match:
-        """Return what a waiting request would find; at least one token of its prompt is always computed."""
-        units, unheld = (0, 0) if self.prefixes is None else self._match_units(self.prefixes, i)
+    def match(self, i: int, total: int | None = None) -> Match:
+        """Return what a waiting request would find; at least one of its `total` tokens, the prompt by default, is computed."""
+        units, unheld = (0, 0) if self.prefixes is None else self._match_units(self.prefixes, i, total)
         own = self.idle.get(("own", i), 0) if self.reuse and self._broke_at.get(i, -1) == units else 0
         if not units and not own:
             return NOTHING
         return Match(units, unheld, own, units * self.unit + own * self.block)
 
-    def _match_units(self, prefixes: Prefixes, i: int) -> tuple[int, int]:
+    def _match_units(self, prefixes: Prefixes, i: int, total: int | None) -> tuple[int, int]:
         held, idle = self.held, self.idle
         count, unheld = 0, 0
-        for name in prefixes.units(i)[: prefixes.most(i)]:
+        for name in prefixes.units(i)[: prefixes.most(i) if total is None else (total - 1) // prefixes.unit]:
             if name in held:
                 count += 1
             elif name in idle:
@@ -207,22 +207,20 @@ class Memory:
     def register(self, i: int, computed: int) -> None:
         """Make the full prompt units among a request's first `computed` tokens available to others.
 
-        A unit that somebody else has cached meanwhile is shared from now on, and the own copy is given back.
+        A unit that is cached already, because somebody computed it meanwhile or because the last token of a prompt is
+        always computed anew, stays an own copy, as in engines; so do those after it.
         """
         if self.prefixes is None:
             return
         units, linked = self.prefixes.units(i), int(self.linked[i])
         full = min(computed // self.unit, len(units))
         for name in units[linked:full]:
-            if name in self.held:
-                self.held[name] += 1
-                self.used -= self.per_unit
-            else:
-                self.idle_blocks -= self.idle.pop(name, 0)
-                self.held[name] = 1
-                self.present[name] = True
-        if full > linked:
-            self.linked[i] = full
+            if self.present[name]:
+                break
+            self.held[name] = 1
+            self.present[name] = True
+            linked += 1
+        self.linked[i] = linked
 
     def release(self, i: int, computed: int = 0, *, returning: bool = False) -> None:
         """Take everything from a request.

@@ -1,18 +1,27 @@
 """vLLM V1: no phases; running requests first, then the waiting queue until the first that does not fit.
 
-Every step has a token budget. Running requests catch up with what they need: decodes one token, an unfinished prompt as
-much as the budget and the largest chunk allow, so one long prompt can use up the budget and newcomers wait for it
-(`max_chunk` in the engine's settings shares it). When memory runs out, victims lose everything and are recomputed:
-under `fcfs` the last of the running list, under `priority` the worst (priority, arrival). Only if nobody was preempted
-is the waiting queue tried, head first, and the first that cannot be admitted blocks those behind it.
+Every step has a token budget. Running requests catch up with what they need, in the order of their admission: decodes one
+token, an unfinished prompt as much as the budget and the largest chunk allow, so one long prompt can use up the budget and
+newcomers wait for it (`max_chunk` in the engine's settings shares it; whoever is alone is not held to it). When memory runs
+out, victims lose everything and are recomputed: under `fcfs` the last of the running list, under `priority` the worst
+(priority, arrival); a victim that is itself in need ends the list for this step. Only if nobody was preempted is the
+waiting queue tried, head first, and the first that cannot be admitted blocks those behind it.
 
-Differences from the engine itself: a budget too small for all decodes and chunks is given to decodes first, and a
-prompt chunk that two requests compute in the same step ends up in memory once, not twice.
+Held step by step against vLLM 0.32's own scheduler (`kvopt bench engines`): tokens of every request, victims, who ends,
+cached tokens, blocks in use. Differences that are left:
+
+* With `max_chunk`, when two requests compute the same prompt at the same time, the one behind offers nothing further of it
+  to the prefix cache here; in vLLM it offers what comes after, and copies of the same block are found one after another.
+* Under `priority`, a request whose chunk is in the step is never preempted in it. vLLM does that, and then keeps blocks in
+  its prefix cache that were never computed.
+* Without a prefix cache's hashes (`prefix` in the instance), nothing is found again but by the preempted request itself.
 """
 
 from __future__ import annotations
 
 from functools import partial
+
+import numpy as np
 
 from opt.sim.batch import FOREVER, Batch, View
 from opt.sim.config import EngineConfig
@@ -48,17 +57,11 @@ def vllm(
 
 
 def vllm_step(view: View, *, victim: str, swap: bool) -> Batch:
-    """Fill a step: decodes, unfinished prompts, then the waiting queue; see the head of this module."""
+    """Fill a step: the running requests, then the waiting queue; see the head of this module."""
     batch = view.batch()
-    decode_or_preempt(view, batch, victim)
-    for i in view.partial():
-        if i in batch.preempted:
-            continue
-        while batch.budget > 0 and not batch.add(i):
-            worst = _victim(view, victim, batch)
-            batch.preempt(worst)
-            if worst == i:
-                break
+    if len(view.running) + len(view.waiting) <= 1:
+        batch.max_chunk = None
+    _go_on(view, batch, victim)
     if swap:
         _swap_seats(view, batch)
     if not batch.preempted or swap:
@@ -66,6 +69,26 @@ def vllm_step(view: View, *, victim: str, swap: bool) -> Batch:
     if not batch.chunks and not batch.preempted:
         batch.repeat = FOREVER
     return batch
+
+
+def _go_on(view: View, batch: Batch, victim: str) -> None:
+    """Schedule the running requests in the order of their admission, as far as the budget goes.
+
+    Where memory runs out, victims give way; if the request that needs it is the victim itself, nobody after it is scheduled
+    under vLLM's own rules.
+    """
+    ready = view.ready()
+    prompts_last = np.array_equal(view.running[: len(ready)], ready)
+    quick = prompts_last and len(ready) <= batch.budget and batch.decode(ready)
+    for i in view.partial() if quick else view.running.tolist():
+        most = batch.budget  # what victims give back goes to those after
+        if most <= 0:
+            return
+        while i not in batch.preempted and not batch.add(i, most):
+            worst = _victim(view, victim, batch)
+            batch.preempt(worst)
+            if worst == i and victim != "least-computed":
+                return
 
 
 def decode_or_preempt(view: View, batch: Batch, victim: str = "last") -> None:
@@ -84,9 +107,11 @@ def admit_in_order(view: View, batch: Batch) -> None:
 def admissible(view: View, batch: Batch, i: int) -> bool:
     """Whether a waiting request may be admitted under the engine's rules `admit` and `watermark`."""
     config = view.config
-    free = int(config.watermark * view.memory[1]) if len(view.running) else 0
+    blocks = view.memory[1] // config.block_size + 1  # vLLM counts the one it keeps for itself
+    free = int(config.watermark * blocks) * config.block_size if len(view.running) else 0
     whole = config.admit == "prompt"
-    return (not whole and not free) or batch.fits(i, None if whole else batch.budget, keep_free=free)
+    chunk = min(batch.budget, batch.max_chunk or batch.budget)
+    return (not whole and not free) or batch.fits(i, None if whole else chunk, keep_free=free)
 
 
 def _last(view: View, batch: Batch) -> int:
@@ -96,7 +121,7 @@ def _last(view: View, batch: Batch) -> int:
 def _worst(view: View, batch: Batch) -> int:
     rank, arrival = view.requests.rank, view.requests.arrival_s
     busy = {i for i, _, _ in batch.chunks}
-    found: int = max((i for i in view.running.tolist() if i not in busy), key=lambda i: (rank[i], arrival[i], i))
+    found: int = max((i for i in view.running.tolist() if i not in busy), key=lambda i: (rank[i], arrival[i]))
     return found
 
 
