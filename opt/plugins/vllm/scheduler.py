@@ -1,0 +1,218 @@
+"""vLLM's scheduler with our order of the waiting queue and our admission; everything else is vLLM's own.
+
+Two levers are used, both before vLLM decides a step: the queue it takes requests from, and the number of requests it may
+run (`max_num_active_reqs`), which is lowered to those who run and those of the queue's head who fit by the look-ahead.
+So tokens are what they would have been: only who runs when is changed.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, ClassVar
+
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from opt.plugins.keys import key_of
+from opt.plugins.lengths import Lengths, as_length
+from opt.plugins.lookahead import Profile
+from opt.plugins.settings import Settings, settings_from
+from opt.plugins.vllm.queue import RankedQueue
+
+__all__ = ["MCSF", "LookAheadFCFS", "Ordered", "SmallestPeak", "SmallestVolume", "SortedF", "extra"]
+
+OUTPUT = "kvopt_output"
+
+
+def extra(request: Any, name: str) -> object:
+    """Return what a request's extra arguments say, None if nothing."""
+    params = request.sampling_params
+    return None if params is None or not params.extra_args else params.extra_args.get(name)
+
+
+class Ordered(Scheduler):
+    """The common part: an order, expected outputs, look-ahead. Subclasses name the order."""
+
+    order: ClassVar[str] = "fcfs"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        config = self.vllm_config.additional_config
+        self.settings: Settings = settings_from(config.get("kvopt") if isinstance(config, dict) else None)
+        self._refuse()
+        self.lengths = Lengths(self.settings.quantile if self.settings.predictor == "quantile" else None)
+        self.seats = self.max_num_active_reqs
+        self.waiting = RankedQueue(self.key, self.settings.patience_s)
+        self._hints: dict[str, int | None] = {}
+
+    def _refuse(self) -> None:
+        """Raise ValueError for what was not thought through."""
+        wrong = {
+            "--scheduling-policy priority: the plug-in has an order of its own; start without it": self.policy.value != "fcfs",
+            "models with several kinds of KV cache: the look-ahead knows one": len(self.kv_cache_config.kv_cache_groups) != 1,
+            "more than one pipeline stage": self.parallel_config.pipeline_parallel_size > 1,
+        }
+        for what, is_so in wrong.items():
+            if is_so:
+                raise ValueError(f"kvopt's scheduler does not support {what}")
+
+    def key(self, request: Any) -> float:
+        """Return the place of a waiting request in the order, smaller first."""
+        return key_of(self.order, request.num_tokens, self.left(request), self.settings.seed)
+
+    def left(self, request: Any) -> int:
+        """Return the tokens that a request is still expected to make, at least 1."""
+        name = request.request_id
+        if name not in self._hints:
+            self._hints[name] = as_length(extra(request, OUTPUT))
+        made = request.num_output_tokens
+        return self.lengths.total(self._hints[name], request.max_tokens, made) - made
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        """Decide a step: how many may be admitted is ours, the rest is vLLM's."""
+        self.prepare()
+        self.max_num_active_reqs = len(self.running) + self.num_waiting_for_streaming_input + self.admissible()
+        try:
+            return super().schedule(*args, **kwargs)
+        finally:
+            self.max_num_active_reqs = self.seats
+
+    def prepare(self) -> None:
+        """Bring the queue into order, where it is not kept so."""
+
+    def admissible(self) -> int:
+        """Return how many of the queue's head may be admitted in this step."""
+        free = self.seats - len(self.running) - self.num_waiting_for_streaming_input
+        if free <= 0 or not self.waiting:
+            return max(free, 0)
+        if not self.settings.look_ahead:
+            return free
+        budget = self.max_num_scheduled_tokens - sum(self._next_tokens(request) for request in self.running)
+        if budget <= 0 or not self.kv_cache_manager.block_pool.get_num_free_blocks():
+            return 0
+        return self._fitting(self.profile(), free, budget)
+
+    def _next_tokens(self, request: Any) -> int:
+        needs: int = request.num_tokens_with_spec - request.num_computed_tokens
+        return needs
+
+    def _fitting(self, profile: Profile, most: int, budget: int) -> int:
+        """Return how many of the queue's head fit one after another; one may always run alone, whatever is expected of it."""
+        count = 0
+        for request in islice(self.waiting, most):
+            if self._is_blocked_waiting_status(request.status):
+                continue
+            found, shared = self._found(request)
+            left = self.left(request)
+            if not profile.fits(request.num_tokens, left, shared) and (self.running or count):
+                break
+            count += 1
+            budget -= request.num_tokens - found
+            if budget <= 0:
+                break
+            profile.add(request.num_tokens, left, shared)
+        return count
+
+    def _found(self, request: Any) -> tuple[int, int]:
+        """Return the tokens that a request finds in the prefix cache, and the blocks that several others hold already."""
+        blocks, tokens, *_ = self.kv_cache_manager.get_computed_blocks(request)
+        return tokens, sum(block.ref_cnt > 1 for block in blocks.blocks[0]) if tokens else 0
+
+    def profile(self) -> Profile:
+        """Return the blocks that the running requests will hold."""
+        manager = self.kv_cache_manager
+        table = manager.coordinator.single_type_managers[0].req_to_blocks
+        rows = [table.get(request.request_id, ()) for request in self.running]
+        held = [len(row) for row in rows]
+        capacity = self.kv_cache_config.num_blocks - 1  # one block is vLLM's own
+        used = capacity - manager.block_pool.get_num_free_blocks()
+        repeated = sum(held) - used
+        shared = [_shared(row) for row in rows] if repeated > 0 else None
+        common = used - sum(held) + sum(shared) if shared is not None else 0
+        budget = self.max_num_scheduled_tokens
+        left = [self.left(request) + max(self._next_tokens(request) - 1, 0) // budget for request in self.running]
+        tokens = [request.num_tokens for request in self.running]
+        return Profile(manager.coordinator.single_type_managers[0].block_size, capacity, tokens, left, held, shared, common)
+
+    def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        if request.get_finished_reason() is not None and not str(request.get_finished_reason()).endswith("abort"):
+            self.lengths.saw(request.num_output_tokens)
+        self._hints.pop(request.request_id, None)
+        return super()._free_request(request, *args, **kwargs)
+
+
+def _shared(row: Any) -> int:
+    """Return how many blocks of a request somebody else holds too: a prefix of them, since hashes are chained."""
+    low, high = 0, len(row)
+    while low < high:
+        middle = (low + high) // 2
+        if row[middle].ref_cnt > 1:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+class SmallestVolume(Ordered):
+    """Smallest volume first: within a constant of the optimum when no single request fills the memory."""
+
+    order = "svf"
+
+
+class MCSF(Ordered):
+    """Shortest expected output first, with the look-ahead: MC-SF."""
+
+    order = "sof"
+
+
+class SmallestPeak(Ordered):
+    """Smallest prompt + expected output first."""
+
+    order = "total-size"
+
+
+class LookAheadFCFS(Ordered):
+    """First come, first served, with the look-ahead."""
+
+    order = "fcfs"
+
+
+class SortedF(Ordered):
+    """Batches of least F = (sum of expected outputs)/size**2 over the waiting requests, smallest volume first within one.
+
+    Batches are formed anew when a tenth of the queue, or more, has joined since; until then newcomers go last.
+    """
+
+    order = "svf"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._formed_at = 0
+        self._rank: dict[str, float] = {}
+
+    def key(self, request: Any) -> float:
+        """Return the place of the batches; newcomers have none yet."""
+        return self._rank.get(request.request_id, float("inf"))
+
+    def prepare(self) -> None:
+        """Form batches if enough has changed."""
+        queue = self.waiting
+        joined = queue.joined - self._formed_at
+        if joined and 10 * joined >= len(queue):
+            self._formed_at = queue.joined
+            self._rank = self._ranks(list(queue))
+            queue.rekey(self.key)
+
+    def _ranks(self, waiting: list[Any]) -> dict[str, float]:
+        import numpy as np
+
+        from opt.core.instance import Instance
+        from opt.solvers.fmetric import fast_batches
+
+        if not waiting:
+            return {}
+        capacity = (self.kv_cache_config.num_blocks - 1) * self.block_size
+        prompt = np.array([min(request.num_tokens, capacity - 1) for request in waiting], np.int64)
+        output = np.array([self.left(request) for request in waiting], np.int64)
+        instance = Instance(capacity, prompt, np.minimum(output, capacity - prompt))
+        order = np.lexsort((instance.volume, fast_batches(instance)))
+        return {waiting[at].request_id: float(place) for place, at in enumerate(order.tolist())}
