@@ -42,11 +42,12 @@ def save(figure: Figure, path: str | Path, dpi: int = 150) -> None:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of `width` by `height` inches that leaves room for its labels."""
-    from matplotlib.figure import Figure
+    """Return an empty figure of `width` by `height` inches that leaves room for its labels and shows itself in a notebook."""
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1), facecolor="white")
+    from opt.plot.picture import Picture
+
+    return Picture(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1), facecolor="white")
 
 
 def style(ax: Axes) -> None:
