@@ -75,7 +75,7 @@ MACHINES: dict[str, Machine] = {
             1.0,
             {"gap": (10, 25, 50), "mean": (25,)},
             6.0,
-            {"mixed": (35, 60, 90), "long": (10, 20, 30), "bursty": (25, 45, 70)},
+            {"mixed": (34, 60, 90), "long": (10, 20, 30), "bursty": (25, 45, 70)},
         ),
         Machine(
             "h100-llama-3-8b",

@@ -1,7 +1,8 @@
 """A step that is being filled, with the time it takes so far: what all policies of chunking share.
 
 Decodes come first, all of them; where they do not fit in memory, the last admitted are preempted. A waiting request is
-admitted when its prompt fits beside what unfinished prompts still need, and never in a step that preempted somebody.
+admitted when its prompt fits beside what unfinished prompts still need, and never in a step that preempted somebody. Who
+comes with all but one of its tokens in memory joins as a decode, but is charged as a chunk of one token.
 """
 
 from __future__ import annotations
