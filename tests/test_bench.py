@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from instances import library
 from opt.bench import SUITES
-from opt.bench.runner import run_suite
+from opt.bench.runner import repeatable, run_suite
 from opt.bench.scale import SCALE
 from opt.cli import run
 from opt.core.errors import InstanceError
@@ -39,8 +40,68 @@ def test_a_suite_gives_a_line_for_each_task_and_resumes(small_scale, tmp_path):
     path.write_text(text + '{"suite": "scale", "key"')  # a line cut short by a kill
     second = run_suite(SCALE, seeds=2, path=path)
     assert [record["values"] for record in second.records[::2]] == [record["values"] for record in first.records]
-    whole = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}") and '"key":' in line]
+    whole = [json.loads(line) for line in path.read_text().splitlines()]
     assert len({record["key"] for record in whole}) == len(whole) == 4
+
+
+HALF = """
+import sys
+from pathlib import Path
+from opt.bench import scale
+from opt.bench.runner import repeatable, run_suite
+scale.SIZES, scale.SOLVERS, scale.MEMORIES = (50, 60, 70), ("svf",), (16_492,)
+run_suite(scale.SCALE, seeds=1, path=Path(sys.argv[1]))
+"""
+
+
+def test_a_sweep_killed_half_way_and_resumed_gives_the_same_bytes(small_scale, monkeypatch, tmp_path):
+    """But for what a clock measured, and the memory; the file as well as the records, in the order of the tasks."""
+    monkeypatch.setattr("opt.bench.scale.SIZES", (50, 60, 70))
+    whole, halves = tmp_path / "whole.jsonl", tmp_path / "halves.jsonl"
+    process = subprocess.Popen([sys.executable, "-c", HALF, str(halves)], stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while (not halves.exists() or halves.read_bytes().count(b"\n") < 1) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.kill()
+    process.communicate()
+    assert 1 <= halves.read_bytes().count(b"\n") < 3
+    halves.write_bytes(halves.read_bytes() + b'{"suite": "scale", "key": "sca')  # what a kill in the middle of a line leaves
+    resumed, uninterrupted = (run_suite(SCALE, seeds=1, path=path) for path in (halves, whole))
+    assert _bytes(resumed.records) == _bytes(uninterrupted.records)
+    lines = [[json.loads(line) for line in path.read_text().splitlines()] for path in (halves, whole)]
+    assert _bytes(lines[0]) == _bytes(lines[1]) == _bytes(resumed.records)
+
+
+def _bytes(records):
+    return json.dumps([repeatable(SCALE, record) for record in records]).encode()
+
+
+def test_what_is_repeatable_has_no_clock_in_it_at_any_depth():
+    record = {"key": "a", "task_seconds": 1.0, "peak_mb": 2.0, "values": {"ratio": 1.5, "runs": [{"solve_s": 3.0, "n": 4}]}}
+    assert repeatable(SCALE, record) == {"key": "a", "values": {"ratio": 1.5, "runs": [{"n": 4}]}}
+
+
+def test_a_process_ends_with_the_one_that_started_it():
+    """A task of minutes whose parent is killed: its process is gone a moment later."""
+    task = {"part": "curve", "n": 100_000, "solver": "search", "seconds": 90, "seed": 0}
+    code = f"from opt.bench.apart import start; p = start('search', {task}); print(p.pid, flush=True); p.wait()"
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    child = int(parent.stdout.readline())
+    os.kill(child, 0)
+    time.sleep(1)
+    parent.kill()
+    parent.communicate()
+    deadline = time.monotonic() + 30
+    while _lives(child) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _lives(child)
+
+
+def _lives(process):
+    try:
+        return " Z " not in Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_a_failed_task_is_reported_and_does_not_stop_the_others(tmp_path):
@@ -57,12 +118,16 @@ def test_a_failed_task_is_reported_and_does_not_stop_the_others(tmp_path):
 
 def test_a_foreign_file_is_not_resumed(tmp_path):
     path = tmp_path / "other.jsonl"
-    path.write_text('{"a": 1}\n')
-    with pytest.raises(InstanceError, match="not a record of kvopt bench"):
-        run_suite(SCALE, seeds=1, path=path)
+    for text in ('{"a": 1}\n', '{"a": 1}', "notes", "# notes\n\ntext"):
+        path.write_text(text)
+        with pytest.raises(InstanceError, match="not a record of kvopt bench"):
+            run_suite(SCALE, seeds=1, path=path)
+        assert path.read_text() == text
     assert run(["bench", "scale", "--resume", str(path)]) == 3
     assert run(["bench", "nothing"]) == 2
     assert run(["bench", "scale", "--library", str(tmp_path)]) == 2
+    assert run(["bench", "scale", "--quick"]) == 2
+    assert run(["bench", "scale", "--report", "scale.pdf"]) == 2
 
 
 def test_an_interrupt_keeps_what_is_done(tmp_path):

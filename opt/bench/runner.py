@@ -1,35 +1,31 @@
 """Run the tasks of a suite in processes of their own, keep every result, and start where the last run stopped.
 
-Each task runs in a fresh process, so its peak memory is its own and a crash costs one task. Finished tasks are appended
-to a JSON-lines file at once; nothing is lost to an interrupt, and `resume` skips what the file already holds.
+Each task runs in a fresh process, here or on a cluster, so its peak memory is its own and a crash costs one task. Finished
+tasks are appended to a JSON-lines file at once; nothing is lost to an interrupt or a kill, and `resume` skips what the file
+already holds. A run that was cut short and resumed gives the records of one that was not, but for what a clock measured:
+`repeatable` tells which part that is.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import multiprocessing
-import os
-import platform
-import resource
-import signal
-import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from opt.bench.apart import end, received, start
 from opt.core.errors import InstanceError
 
-__all__ = ["Outcome", "Record", "Suite", "Table", "run_suite"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Outcome", "Picture", "Record", "Section", "Suite", "Table", "repeatable", "run_suite"]
 
 Params: TypeAlias = dict[str, Any]
 Record: TypeAlias = dict[str, Any]
-
-VERSIONS = ("numpy", "numba", "scipy", "highspy", "ortools")
 
 
 @dataclass(frozen=True)
@@ -39,6 +35,24 @@ class Table:
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure, and what it shows in a sentence that stands for it where it cannot be seen."""
+
+    caption: str
+    figure: Figure
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a report: a title, paragraphs, tables and pictures, in this order."""
+
+    title: str
+    text: Sequence[str]
+    tables: Sequence[Table]
+    pictures: Sequence[Picture] = ()
 
 
 @dataclass(frozen=True)
@@ -52,6 +66,8 @@ class Suite:
         measure: runs one task and returns its figures (JSON values). A module-level function: it crosses to a process.
         tables: from all records to what is printed.
         finish: called with all records once they are there, to write what the suite keeps.
+        sections: from all records to a report with more than the tables.
+        clocked: names of figures, at any depth, that a clock measured: a rerun gives others.
     """
 
     name: str
@@ -60,6 +76,8 @@ class Suite:
     measure: Callable[[Params], dict[str, Any]]
     tables: Callable[[list[Record]], list[Table]]
     finish: Callable[[list[Record]], None] | None = None
+    sections: Callable[[list[Record]], list[Section]] | None = None
+    clocked: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -76,6 +94,7 @@ def run_suite(
     *,
     seeds: int,
     jobs: int = 1,
+    cluster: str | None = None,
     path: Path | None = None,
     progress: Callable[[int, int, str], None] | None = None,
     **options: Any,
@@ -86,21 +105,23 @@ def run_suite(
         suite: what to run.
         seeds: repetitions with seeds 0, 1, ..
         jobs: processes at a time. Timings are honest with 1; more make the machine noisier.
+        cluster: address of a dask scheduler that runs the tasks instead; its workers need the same kvopt.
         path: a JSON-lines file; tasks it holds are not run again, and new records are appended as they come.
         progress: is told (done, all, what has just finished).
         options: further arguments of the suite's `tasks`.
 
     Raises:
         InstanceError: the file holds something else.
+        ImportError, ClusterError: see `opt.bench.cluster.results_on`.
     """
     tasks = {_key(suite.name, params): params for params in suite.tasks(seeds, **options)}
     known = {record["key"]: record for record in _read_records(path) if record["key"] in tasks and "error" not in record}
-    waiting = [key for key in tasks if key not in known]
+    waiting = {key: params for key, params in tasks.items() if key not in known}
     report = progress or (lambda _done, _all, _what: None)
     interrupted = False
     try:
-        for key, result in _results(suite.name, {key: tasks[key] for key in waiting}, jobs):
-            known[key] = _record(suite.name, key, tasks[key], result)
+        for key, result in _results(suite.name, waiting, jobs) if cluster is None else _on(cluster, suite.name, waiting):
+            known[key] = {"suite": suite.name, "key": key, "params": tasks[key], **result}
             _append(path, known[key])
             report(len(known), len(tasks), key)
     except KeyboardInterrupt:
@@ -114,105 +135,78 @@ def run_suite(
 
 def _results(suite: str, tasks: Mapping[str, Params], jobs: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (key, result) as tasks end, each in a process of its own, `jobs` at a time; leaving early ends them all."""
-    context = multiprocessing.get_context("spawn")
     waiting = list(tasks.items())[::-1]
-    running: dict[Connection, tuple[BaseProcess, str]] = {}
+    running: dict[int, tuple[subprocess.Popen[bytes], str]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 key, params = waiting.pop()
-                ours, theirs = context.Pipe(duplex=False)
-                process: BaseProcess = context.Process(target=_execute, args=(theirs, suite, params), daemon=True)
-                _start(process)
-                theirs.close()
-                running[ours] = (process, key)
+                process = start(suite, params)
+                assert process.stdout is not None
+                running[process.stdout.fileno()] = (process, key)
             for pipe in wait(list(running)):
-                assert isinstance(pipe, Connection)
-                process, key = running.pop(pipe)
-                yield key, _received(pipe, process)
+                assert isinstance(pipe, int)
+                process, key = running[pipe]
+                result = received(process)
+                del running[pipe]
+                yield key, result
     finally:
         for process, _ in running.values():
-            process.kill()
+            end(process)
 
 
-def _start(process: BaseProcess) -> None:
-    """Start a worker that never sees Ctrl-C: the blocked signal is inherited, and the parent ends its workers itself."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def _on(cluster: str, suite: str, tasks: Mapping[str, Params]) -> Iterator[tuple[str, dict[str, Any]]]:
+    from opt.bench.cluster import results_on
 
-
-def _received(pipe: Connection, process: BaseProcess) -> dict[str, Any]:
-    """Return what a worker sent, or the fact that it died without a word."""
-    try:
-        result: dict[str, Any] = pipe.recv()
-    except EOFError:
-        process.join()
-        result = {"error": f"the worker process ended with code {process.exitcode} before it gave a result"}
-    process.join()
-    return result
+    return results_on(cluster, suite, tasks)
 
 
 def _key(suite: str, params: Params) -> str:
     return f"{suite} {json.dumps(params, sort_keys=True, separators=(',', ':'))}"
 
 
-def _execute(pipe: Connection, name: str, params: Params) -> None:
-    """Run one task in this process and send its figures, the time they took and the peak memory."""
-    from opt.bench import SUITES
-
-    begun = time.perf_counter()
-    try:
-        values = SUITES[name].measure(params)
-    except Exception as error:
-        pipe.send({"error": f"{type(error).__name__}: {error}"})
-        return
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
-    pipe.send({"values": values, "task_seconds": time.perf_counter() - begun, "peak_mb": peak})
+def repeatable(suite: Suite, record: Record) -> Record:
+    """Return the part of a record that every run of the task gives, to the byte: all but memory and what a clock measured."""
+    return {key: _without(cell, suite.clocked) for key, cell in record.items() if key not in ("task_seconds", "peak_mb")}
 
 
-def _record(suite: str, key: str, params: Params, result: dict[str, Any]) -> Record:
-    return {"suite": suite, "key": key, "params": params, "machine": _machine(), "versions": _versions(), **result}
+def _without(value: Any, names: frozenset[str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _without(cell, names) for key, cell in value.items() if key not in names}
+    return [_without(cell, names) for cell in value] if isinstance(value, list) else value
 
 
-def _machine() -> dict[str, Any]:
-    return {"system": platform.system(), "processor": _processor(), "cores": os.cpu_count()}
+FIRST = b'{"suite": '  # every line of ours begins like this, and so does what a kill leaves of one
 
 
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.machine()
-
-
-def _versions() -> dict[str, str]:
-    found = {name: importlib.metadata.version(name) for name in ("kvopt", *VERSIONS)}
-    return {"python": platform.python_version(), **found}
-
-
-def _read_records(path: Path | None) -> Iterable[Record]:
+def _read_records(path: Path | None) -> list[Record]:
+    """Return the records of a file, and cut off a last line that a kill left unfinished: that task runs again."""
     if path is None or not path.exists():
-        return
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            continue  # the last line of a run that was killed while writing it; the task runs again
-        if not isinstance(record, dict) or not {"suite", "key", "params"} <= record.keys():
-            raise InstanceError(f"{path}:{number}: not a record of kvopt bench; give another file to --resume")
-        yield record
+        return []
+    *lines, last = path.read_bytes().split(b"\n")
+    records = [_record(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+    if last and (last.startswith(FIRST) or FIRST.startswith(last)):
+        with path.open("rb+") as file:
+            file.truncate(path.stat().st_size - len(last))
+    elif last:
+        _record(last, f"{path}:{len(lines) + 1}")
+    return records
+
+
+def _record(line: bytes, place: str) -> Record:
+    try:
+        record: Record = json.loads(line)
+    except ValueError:
+        record = {}
+    if not isinstance(record, dict) or not {"suite", "key", "params"} <= record.keys():
+        raise InstanceError(f"{place}: not a record of kvopt bench; give another file to --resume")
+    return record
 
 
 def _append(path: Path | None, record: Record) -> None:
-    if path is None:
-        return
-    cut_short = path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n")
-    with path.open("a") as file:
-        file.write("\n" * bool(cut_short) + json.dumps(record, allow_nan=False) + "\n")
+    if path is not None:
+        with path.open("a") as file:
+            file.write(json.dumps(record, allow_nan=False) + "\n")
 
 
 def median_of(records: Sequence[Record], name: str) -> float | None:

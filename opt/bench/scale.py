@@ -87,4 +87,11 @@ def _slope(seconds: dict[int, float | None], small: int, large: int) -> float | 
     return None if not low or not high else math.log(high / low) / math.log(large / small)
 
 
-SCALE = Suite("scale", "time, memory and growth from a thousand to a million requests", _tasks, _measure, _tables)
+SCALE = Suite(
+    "scale",
+    "time, memory and growth from a thousand to a million requests",
+    _tasks,
+    _measure,
+    _tables,
+    clocked=frozenset({"solve_s", "bound_s", "certify_s"}),
+)
