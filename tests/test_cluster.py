@@ -1,5 +1,6 @@
 """Clusters: conservation and causality across pools, parts that add up, transfers, files, and chunks that harm nobody."""
 
+import itertools
 import json
 
 import numpy as np
@@ -14,6 +15,7 @@ from opt.serve.cluster import Link, Node, Pools, Route, RouterKind, disturbed, r
 from opt.serve.cluster.cluster import PARTS, Cluster
 from opt.serve.cluster.kernels import chunked_s, largest_chunk, quickest_s, replay, step_s
 from opt.serve.cluster.network import Network
+from opt.serve.cluster.planning import Burst, plan
 from opt.serve.cluster.policies import Harm, node_policy
 from opt.sim.config import EngineConfig
 from opt.sim.engine import Engine, StalledError
@@ -239,10 +241,10 @@ def test_a_wrong_model_is_counted_and_an_exact_one_harms_nobody():
 
 
 def test_disturbed_costs_stay_within_the_error():
-    cost = disturbed(FORMS["piecewise"], 0.1, 3)
+    cost = disturbed(FORMS["piecewise"], -0.1, 0.1, 3)
     for name, seconds in FORMS["piecewise"].terms.items():
         assert abs(cost.terms[name] / seconds - 1) <= 0.1
-    assert disturbed(FORMS["piecewise"], 0.1, 3) == cost
+    assert disturbed(FORMS["piecewise"], -0.1, 0.1, 3) == cost
 
 
 def test_a_banked_mean_is_spent_and_kept():
@@ -310,3 +312,39 @@ def test_policies_refuse_unknown_rules():
         node_policy(requests, rule="none")
     assert Harm().late == 0
     assert Cluster.__doc__
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6), st.integers(1, 9), st.integers(0, 2)), min_size=1, max_size=4),
+    st.booleans(),
+)
+@settings(max_examples=12)
+def test_plans_are_optimal_by_exhaustion(jobs, targets):
+    """Every assignment and every order on each node, without idling but for releases, against the plan."""
+    release = [float(at) for at, *_ in jobs]
+    busy = [[float(a), float(b)] for _, a, b, _ in jobs]
+    first = [[a + c, float(b)] for _, a, b, c in jobs]
+    due = [at + 7.0 for at in release] if targets else []
+    best_total, most = np.inf, 0
+    for order in itertools.permutations(range(len(jobs))):
+        for places in itertools.product((0, 1), repeat=len(jobs)):
+            free, ends = [0.0, 0.0], {}
+            for i in order:
+                begin = max(free[places[i]], release[i])
+                free[places[i]] = begin + busy[i][places[i]]
+                ends[i] = begin + first[i][places[i]]
+            best_total = min(best_total, sum(ends[i] - release[i] for i in ends))
+            most = max(most, sum(ends[i] <= due[i] for i in ends) if targets else 0)
+    found = plan(Burst(release, busy, first, due))
+    assert found.proved
+    if targets:
+        assert found.in_time == most
+    else:
+        assert found.total_s == pytest.approx(best_total)
+
+
+def test_plans_refuse_what_they_cannot_do():
+    with pytest.raises(ValueError, match="at most 40"):
+        plan(Burst([0.0] * 41, [[1.0]] * 41, [[1.0]] * 41))
+    with pytest.raises(ValueError, match="request 0 of the burst can go to no node"):
+        plan(Burst([0.0], [[np.inf]], [[np.inf]]))

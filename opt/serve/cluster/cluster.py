@@ -197,7 +197,7 @@ class Cluster:
         for state in self.states:
             state.news(self._report(state.index, at))
             for i in self._delivered[state.index]:
-                state.coming.pop(i, None)
+                state.forget(i)
             self._delivered[state.index].clear()
         if self.view.held:
             self._route()
@@ -233,10 +233,10 @@ class Cluster:
         if self.workload.progress.state[i] == REJECTED:
             return
         self._members[k][i] = None
-        state.send(i, uncached, prompt - uncached)
+        state.send(uncached, prompt - uncached)
         if not stays:
             self._leaving[k] += 1
-            self.states[decode].coming[i] = (prompt, float(self.targets_s[i]))
+            self.states[decode].expect(i, prompt, float(self.targets_s[i]))
 
     def _transfer(self, i: int, at: float) -> None:
         """Send keys and values on their way."""
@@ -251,7 +251,7 @@ class Cluster:
         self.delivered_s[i] = at
         self.engines[k].submit([i], at, computed=int(progress.computed[i]))
         if progress.state[i] == REJECTED:
-            self.states[k].coming.pop(i, None)
+            self.states[k].forget(i)
             return
         self._members[k][i] = None
         self._delivered[k].append(i)

@@ -19,7 +19,7 @@ from opt.serve.cluster.kernels import LADDER, step_s
 from opt.serve.cluster.policies import ChunkRule, Harm, gap_targets, node_policy
 from opt.serve.cluster.pools import Node, Pools, Role, read_pools
 from opt.serve.cluster.rivals import co_locate, externality, joint, kairos, least_ttft, never, prefix_threshold, taichi
-from opt.serve.cluster.rolling import rolling
+from opt.serve.cluster.rolling import MARGIN, rolling
 from opt.serve.cluster.state import Router
 from opt.sim.timeline import Timeline
 from opt.sim.workload import DONE, Lengths, workload
@@ -64,7 +64,7 @@ ROUTERS: dict[str, RouterKind] = {
     "slo-externality": RouterKind(externality, "harm to residents minus own value", "ladder"),
     "taichi": RouterKind(taichi, "mixed pool: nodes with large chunks and nodes with small ones", "budget", small=True),
     "kairos": RouterKind(kairos, "Kairos: deflect if at most 1.3 times the prefill node's time, one prompt a node", "ladder"),
-    "rolling": RouterKind(rolling, "planned anew at every heartbeat, in time first, on all nodes"),
+    "rolling": RouterKind(rolling, "planned anew at every heartbeat, in time first, on all nodes", params={"margin": MARGIN}),
 }
 
 
@@ -213,10 +213,10 @@ def _check(make: RouterMaker, name: str, params: Mapping[str, Any]) -> None:
         raise ValueError(f"router {name} has no parameter {', '.join(unknown)}; {have}")
 
 
-def disturbed(cost: CostModel, error: float, seed: int) -> CostModel:
-    """Return a cost model whose every coefficient is off by a factor from 1 - error to 1 + error, drawn from the seed."""
+def disturbed(cost: CostModel, low: float, high: float, seed: int) -> CostModel:
+    """Return a cost model whose every term, and all knots together, are off by factors from 1 + low to 1 + high."""
     rng = np.random.default_rng(seed)
-    terms = {name: seconds * float(rng.uniform(1 - error, 1 + error)) for name, seconds in cost.terms.items()}
-    factor = float(rng.uniform(1 - error, 1 + error))
+    terms = {name: seconds * float(rng.uniform(1 + low, 1 + high)) for name, seconds in cost.terms.items()}
+    factor = float(rng.uniform(1 + low, 1 + high))
     knots = tuple((tokens, seconds * factor) for tokens, seconds in cost.knots)
     return dataclasses.replace(cost, terms=terms, knots=knots)

@@ -24,7 +24,7 @@ from opt.core.cost.layout import (
 )
 from opt.solvers.jit import compiled
 
-__all__ = ["LADDER", "chunked_s", "largest_chunk", "quickest_s", "replay", "step_s"]
+__all__ = ["LADDER", "alone_s", "chunked_s", "largest_chunk", "prompt_s", "quickest_s", "replay", "step_s"]
 
 LADDER = np.array([2048, 1024, 512, 256, 128], np.int64)  # the chunks that Kairos tries
 
@@ -132,6 +132,27 @@ def replay(c: FloatArray, host: FloatArray, sizes: IntArray, contexts: IntArray,
         for k in range(first, at):
             done[k] = now
     return done
+
+
+@compiled
+def prompt_s(c: FloatArray, host: FloatArray, tokens: int, context: int, budget: int) -> float:
+    """Return the seconds of a prompt alone, `context` tokens of it cached, `budget` tokens a step."""
+    load = np.zeros(7)
+    spent, done = 0.0, np.int64(0)
+    while done < tokens:
+        size = min(np.int64(budget), tokens - done)
+        spent += step_s(c, host, load, float(context + done), float(size))
+        done += size
+    return spent
+
+
+@compiled
+def alone_s(c: FloatArray, host: FloatArray, prompts: IntArray, budget: int) -> FloatArray:
+    """Return the seconds of each prompt alone, nothing cached."""
+    spent = np.zeros(len(prompts))
+    for k in range(len(prompts)):
+        spent[k] = prompt_s(c, host, prompts[k], np.int64(0), budget)
+    return spent
 
 
 @compiled

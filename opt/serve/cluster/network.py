@@ -26,6 +26,7 @@ class Network:
         self._names = [node.name for node in pools.nodes]
         self._free: dict[tuple[str, str], float] = {}
         self._paths: dict[tuple[int, int], list[tuple[str, str]]] = {}
+        self._alone: dict[tuple[int, int], tuple[float, float]] = {}  # latency and slowest bandwidth of a path
 
     def path(self, source: int, target: int) -> list[tuple[str, str]]:
         """Return the directed links between two nodes, by their places in the pools."""
@@ -39,9 +40,12 @@ class Network:
 
     def alone_s(self, source: int, target: int, size: float) -> float:
         """Return the seconds of a transfer of `size` bytes in an empty network."""
-        links = [self._graph.edges[hop] for hop in self.path(source, target)]
-        slowest = min((link["bytes_per_s"] for link in links), default=float("inf"))
-        return float(sum(link["latency_s"] for link in links) + size / slowest)
+        found = self._alone.get((source, target))
+        if found is None:
+            links = [self._graph.edges[hop] for hop in self.path(source, target)]
+            slowest = min((link["bytes_per_s"] for link in links), default=float("inf"))
+            found = self._alone[(source, target)] = (sum(link["latency_s"] for link in links), slowest)
+        return float(found[0] + size / found[1])
 
     def start_s(self, source: int, target: int, at_s: float) -> float:
         """Return when a transfer asked for at `at_s` would start, as things stand."""

@@ -7,7 +7,9 @@ How many prompt tokens a step may take beside decodes is the chunk rule:
   the strictest gap target of the decodes (Kairos).
 * `slack`: any number with which nobody's next token is late that would not be late anyway. A target for every gap counts
   from the last token, one for the mean gap from the first token, so that time saved is banked. A prompt is begun only if
-  the residents' own growth still has room, and if all of them could still keep their gaps with it among them.
+  the residents' own growth still has room, and if all of them could still keep their gaps with it among them. Where steps
+  turn out longer than the model said, limits shrink by the largest such factor so far: a model that is wrong by a constant
+  factor is wrong once.
 
 Invariant (with a test):
     D1. Under `slack` and an exact cost model no chunk makes a token late: every token that the decodes of a step alone
@@ -106,9 +108,13 @@ class _Mixer:
     joined_s: FloatArray
     harm: Harm
     load: FloatArray = field(default_factory=lambda: np.zeros(7))
+    begun_s: float = 0.0  # when the last step with chunks began
+    longer: float = 1.0  # the largest factor by which a step with chunks has been longer than the model said
+    said: tuple[int, float, float] = (-1, 0.0, 0.0)  # steps and idle seconds before it, and its length as said
 
     def decide(self, view: View) -> Batch:
         """Fill a step."""
+        self._learn(view)
         batch = view.batch()
         decode_or_preempt(view, batch)
         left = self._join(view, batch)
@@ -119,9 +125,23 @@ class _Mixer:
             batch.preempt(int(view.running[-1]))
         if batch.chunks and len(members):
             self._count(view, batch, members)
+            self._say(view)
         if not batch.chunks and not batch.preempted and not blocked and not left:
             batch.repeat = FOREVER
         return batch
+
+    def _say(self, view: View) -> None:
+        """Note when the step that is filled should end, by what is believed."""
+        if self.belief is not None and self.rule == "slack":
+            host = np.array([view.config.host_s, view.config.host_per_request_s])
+            self.said = (view.steps, view.idle_s, step_s(self.belief.coefficients, host, self.load, 0.0, 0.0))
+            self.begun_s = view.now
+
+    def _learn(self, view: View) -> None:
+        """Compare the step before this one with what was said of it."""
+        steps, idle_s, seconds = self.said
+        if view.steps == steps + 1 and view.idle_s == idle_s and seconds > 0:
+            self.longer = max(self.longer, (view.now - self.begun_s) / seconds)
 
     def _join(self, view: View, batch: Batch) -> bool:
         """Admit those who need no more than a decode, in order; return whether one is left."""
@@ -193,9 +213,9 @@ class _Mixer:
         if self.rule == "ladder":
             return self.beta * float(self.strict_s[members].min())
         left = self._due(view, members) - view.now
-        alone = step_s(cost.coefficients, host, self.load, 0.0, 0.0)
+        alone = self.longer * step_s(cost.coefficients, host, self.load, 0.0, 0.0)
         kept = left[left >= alone]
-        return float(kept.min()) * (1.0 - self.margin) if len(kept) else np.inf
+        return float(kept.min()) * (1.0 - self.margin) / self.longer if len(kept) else np.inf
 
     def _due(self, view: View, members: IntArray) -> FloatArray:
         """Return when the next token of each is due."""

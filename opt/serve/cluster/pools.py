@@ -136,12 +136,12 @@ class Pools:
         if lost:
             raise InstanceError(f"{self.name}: node {lost[0]} has no path of links to {self.nodes[0].name}")
 
-    @property
+    @cached_property
     def prefill(self) -> tuple[int, ...]:
         """Places of the nodes that take prompts as their own work."""
         return tuple(k for k, node in enumerate(self.nodes) if node.role != "decode")
 
-    @property
+    @cached_property
     def decode(self) -> tuple[int, ...]:
         """Places of the nodes that decode."""
         return tuple(k for k, node in enumerate(self.nodes) if node.role != "prefill")

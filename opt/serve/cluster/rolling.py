@@ -17,7 +17,7 @@ import numpy as np
 
 from opt.core.columns import FloatArray, IntArray
 from opt.serve.chunking.kernels import in_time
-from opt.serve.cluster.kernels import replay
+from opt.serve.cluster.kernels import alone_s
 from opt.serve.cluster.pools import Pools
 from opt.serve.cluster.rivals import decode_node
 from opt.serve.cluster.state import ClusterView, NodeState, Route, Router
@@ -27,6 +27,7 @@ __all__ = ["rolling"]
 
 AHEAD = 1.5  # heartbeats of work that a node is sent at most beyond now
 LOOKED_AT = 64  # requests that are placed in a plan, committed or not
+MARGIN = 0.05  # share of the gap targets that chunks leave free, for what the cost models do not know
 SAMPLE = 2048  # tokens by which the rates of nodes are compared
 
 
@@ -39,7 +40,7 @@ def rolling(
     deflect: bool = True,
     choose: bool = True,
     late_binding: bool = True,
-    margin: float = 0.0,
+    margin: float = MARGIN,
 ) -> Router:
     """Return the router that is described at the head of this module.
 
@@ -91,7 +92,7 @@ class _Rolling:
         return routes
 
     def _places(self, view: ClusterView) -> list[_Place]:
-        prefill = set(self.pools.prefill)
+        prefill = self.pools.prefill
         places = [_Place(view.nodes[k], True, view.nodes[k].ready_s(view.now), view.nodes[k].headroom) for k in prefill]
         if not self.deflect:
             return places
@@ -111,7 +112,8 @@ class _Rolling:
         if not self.choose or len(who) < 2:
             return who
         if not len(self.alone_s):
-            self.alone_s = _alone_s(view, self.pools.prefill[0])
+            node = view.nodes[self.pools.prefill[0]]
+            self.alone_s = alone_s(node.cost.coefficients, node.host, self.requests.prompt, node.budget)
         arrival = self.requests.arrival_s[who]
         left = arrival + np.fmin(self.requests.ttft_s[who], np.inf) - view.now
         order = np.lexsort((who, arrival, left))
@@ -161,13 +163,3 @@ class _Rolling:
             routes.append(Route(i, k, target if best.own else k))
             best.room -= whole
         best.ready_s += busy
-
-
-def _alone_s(view: ClusterView, k: int) -> FloatArray:
-    """Return (n,) the seconds of every prompt alone on a prefill node, nothing cached."""
-    node = view.nodes[k]
-    nothing = np.zeros(1, np.int64)
-    prompts = view.requests.prompt
-    return np.array(
-        [replay(node.cost.coefficients, node.host, prompts[i : i + 1], nothing, node.budget)[0] for i in range(len(prompts))]
-    )

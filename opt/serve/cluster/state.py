@@ -15,7 +15,7 @@ import numpy as np
 
 from opt.core.columns import FloatArray, IntArray
 from opt.core.cost import CostModel
-from opt.serve.cluster.kernels import chunked_s, replay, step_s
+from opt.serve.cluster.kernels import chunked_s, prompt_s, replay, step_s
 from opt.serve.cluster.network import Network
 from opt.serve.cluster.pools import Node, Pools
 from opt.sim.engine import Engine
@@ -41,6 +41,7 @@ class Report:
         at_s: when it was made.
         free_s: when the step in progress ends; `at_s` where there is none.
         sizes, contexts: prompt tokens still to compute of each unfinished or waiting prompt, in order, and those before.
+        tokens: the sum of the sizes.
         decodes, kv: requests that decode, or wait for it with their keys and values, and the tokens they read in a step.
         limit_s: the strictest gap target among them.
         growth: tokens that all of these will still take in memory, as far as announced.
@@ -51,6 +52,7 @@ class Report:
     free_s: float
     sizes: IntArray
     contexts: IntArray
+    tokens: int
     decodes: int
     kv: int
     limit_s: float
@@ -72,6 +74,7 @@ class Report:
             free_s=max(at_s, engine.now),
             sizes=needs[prompts],
             contexts=progress.computed[who][prompts],
+            tokens=int(needs[prompts].sum()),
             decodes=len(decodes),
             kv=int(progress.computed[decodes].sum()) + len(decodes),
             limit_s=float(targets_s[decodes].min(initial=np.inf)),
@@ -89,8 +92,12 @@ class NodeState:
         cost: what the dispatcher believes of its steps.
         engine: asked for nothing but cached prefixes.
         report: the last one.
-        sent: prompts sent since, as (request, tokens to compute, tokens cached).
-        coming: requests that will decode here and have not arrived: their number, tokens, and strictest gap target.
+        sent: prompts sent since, as (tokens to compute, tokens cached).
+        coming: requests that will decode here and have not arrived: their tokens and gap targets.
+        sent_tokens, sent_held, coming_tokens: sums over these: to compute, to hold, to read in a step.
+        decodes, kv: requests that decode here or will once they have arrived, and the tokens that they read in a step.
+        limit_s: the strictest gap target among them.
+        backlog_tokens: prompt tokens to compute that are here or on their way.
     """
 
     index: int
@@ -99,8 +106,15 @@ class NodeState:
     engine: Engine
     report: Report
     host: FloatArray
-    sent: list[tuple[int, int, int]] = field(default_factory=list)
+    sent: list[tuple[int, int]] = field(default_factory=list)
     coming: dict[int, tuple[int, float]] = field(default_factory=dict)
+    sent_tokens: int = 0
+    sent_held: int = 0
+    coming_tokens: int = 0
+    decodes: int = 0
+    kv: int = 0
+    limit_s: float = np.inf
+    backlog_tokens: int = 0
     _ready_s: float | None = None
 
     @property
@@ -110,12 +124,36 @@ class NodeState:
 
     def news(self, report: Report) -> None:
         """Take a report in; what it covers is forgotten."""
-        self.report, self._ready_s = report, None
+        self.report = report
         self.sent.clear()
+        self.sent_tokens = self.sent_held = 0
+        self._update()
 
-    def send(self, i: int, tokens: int, cached: int) -> None:
+    def send(self, tokens: int, cached: int) -> None:
         """Note a prompt that was sent here."""
-        self.sent.append((i, tokens, cached))
+        self.sent.append((tokens, cached))
+        self.sent_tokens += tokens
+        self.sent_held += tokens + cached
+        self._update()
+
+    def expect(self, i: int, tokens: int, target_s: float) -> None:
+        """Note a request that will decode here once its prompt is done elsewhere."""
+        self.coming[i] = (tokens, target_s)
+        self.coming_tokens += tokens
+        self._update()
+
+    def forget(self, i: int) -> None:
+        """Note that a request has arrived, and is in the reports."""
+        tokens, _ = self.coming.pop(i, (0, np.inf))
+        self.coming_tokens -= tokens
+        self._update()
+
+    def _update(self) -> None:
+        """Add what is on its way to what was reported."""
+        report = self.report
+        self.decodes, self.kv = report.decodes + len(self.coming), report.kv + self.coming_tokens
+        self.limit_s = min([report.limit_s, *(target for _, target in self.coming.values())])
+        self.backlog_tokens = report.tokens + self.sent_tokens
         self._ready_s = None
 
     def uncached(self, i: int) -> int:
@@ -126,13 +164,8 @@ class NodeState:
         """Return (sizes, contexts) of the prompts that are here or on their way."""
         if not self.sent:
             return self.report.sizes, self.report.contexts
-        more = np.array([(tokens, cached) for _, tokens, cached in self.sent], np.int64)
+        more = np.array(self.sent, np.int64)
         return np.concatenate((self.report.sizes, more[:, 0])), np.concatenate((self.report.contexts, more[:, 1]))
-
-    @property
-    def backlog_tokens(self) -> int:
-        """Prompt tokens that are here or on their way."""
-        return int(self.report.sizes.sum()) + sum(tokens for _, tokens, _ in self.sent)
 
     @property
     def prompts(self) -> int:
@@ -140,25 +173,9 @@ class NodeState:
         return len(self.report.sizes) + len(self.sent)
 
     @property
-    def decodes(self) -> int:
-        """Requests that decode here or will once they have arrived."""
-        return self.report.decodes + len(self.coming)
-
-    @property
-    def kv(self) -> int:
-        """Tokens that these read in a step."""
-        return self.report.kv + sum(tokens for tokens, _ in self.coming.values())
-
-    @property
-    def limit_s(self) -> float:
-        """The strictest gap target among these."""
-        return min([self.report.limit_s, *(target for _, target in self.coming.values())])
-
-    @property
     def headroom(self) -> int:
         """Tokens of memory left once all that is here, or on its way, has taken what it will, as far as announced."""
-        sent = sum(tokens + cached for _, tokens, cached in self.sent)
-        return self.report.available - self.report.growth - sent - sum(tokens for tokens, _ in self.coming.values())
+        return self.report.available - self.report.growth - self.sent_held - self.coming_tokens
 
     def ready_s(self, now: float) -> float:
         """Return when a node that only computes prompts is done with its backlog: the queue, replayed."""
@@ -170,8 +187,7 @@ class NodeState:
 
     def prompt_s(self, tokens: int, cached: int = 0) -> float:
         """Return the seconds of a prompt alone here."""
-        sizes, contexts = np.array([tokens], np.int64), np.array([cached], np.int64)
-        return float(replay(self.cost.coefficients, self.host, sizes, contexts, self.budget)[0])
+        return float(prompt_s(self.cost.coefficients, self.host, tokens, cached, self.budget))
 
     def step_s(self, more: int = 0, tokens: int = 0) -> float:
         """Return the seconds of a step of all decodes, `more` included, which read `tokens`."""
