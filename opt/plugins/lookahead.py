@@ -68,7 +68,13 @@ class Profile:
         return used
 
     def fits(self, tokens: int, left: int, shared: int = 0) -> bool:
-        """Whether a request of so many tokens that ends after `left` steps can start in the next step.
+        """Whether a request can start in the next step; arguments as in `wait`."""
+        return self.wait(tokens, left, shared) == 0
+
+    def wait(self, tokens: int, left: int, shared: int = 0) -> int:
+        """Return a number of steps for which a request cannot start: 0 if it can start in the next one.
+
+        It holds while nobody ends sooner than expected, joins or is preempted.
 
         Args:
             tokens: of its prompt, and of what it had made before it lost its memory.
@@ -76,9 +82,13 @@ class Profile:
             shared: blocks it finds that are counted as common.
         """
         times = np.append(self._ends[self._ends < left], left)
-        mine = -(-(tokens + times - 1) // self._block) - shared
         others = np.append(self._used[: len(times) - 1], self._blocks(times[-1:], self._left))
-        return bool((others + mine <= self._room).all())
+        most = (self._room - others + shared) * self._block  # the tokens it may have by then
+        over = tokens + times - 1 - most
+        if over.max() <= 0:
+            return 0
+        blocked = over[:-1] > 0  # started so much later it would fit by then, or the other one would have ended
+        return max(1, int(np.minimum(over[:-1], times[:-1])[blocked].max(initial=0)))
 
     def add(self, tokens: int, left: int, shared: int = 0) -> None:
         """Let a request start in the next step."""

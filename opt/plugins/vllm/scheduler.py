@@ -43,6 +43,8 @@ class Ordered(Scheduler):
         self.seats = self.max_num_active_reqs
         self.waiting = RankedQueue(self.key, self.settings.patience_s)
         self._hints: dict[str, int | None] = {}
+        self._ends: dict[str, int] = {}  # prompt + expected output of those who run
+        self._blocked: tuple[str, int, int] = ("", 0, 0)  # the head, the blocks it shared, the step before which it cannot start
 
     def _refuse(self) -> None:
         """Raise ValueError for what was not thought through."""
@@ -86,14 +88,21 @@ class Ordered(Scheduler):
             return max(free, 0)
         if not self.settings.look_ahead:
             return free
-        budget = self.max_num_scheduled_tokens - sum(self._next_tokens(request) for request in self.running)
-        if budget <= 0 or not self.kv_cache_manager.block_pool.get_num_free_blocks():
+        if not self.kv_cache_manager.block_pool.get_num_free_blocks():
+            return 0
+        owed = sum(request.num_tokens - request.num_computed_tokens for request in self.running if request.is_prefill_chunk)
+        budget = self.max_num_scheduled_tokens - len(self.running) - owed
+        if budget <= 0 or self._known_blocked():
             return 0
         return self._fitting(self.profile(), free, budget)
 
-    def _next_tokens(self, request: Any) -> int:
-        needs: int = request.num_tokens_with_spec - request.num_computed_tokens
-        return needs
+    def _known_blocked(self) -> bool:
+        """Whether the head was seen not to fit before a later step, and nothing has happened since."""
+        name, shared, step = self._blocked
+        if self.current_step >= step:
+            return False
+        head = next(iter(self.waiting))
+        return head.request_id == name and self._found(head)[1] == shared
 
     def _fitting(self, profile: Profile, most: int, budget: int) -> int:
         """Return how many of the queue's head fit one after another; one may always run alone, whatever is expected of it."""
@@ -103,7 +112,9 @@ class Ordered(Scheduler):
                 continue
             found, shared = self._found(request)
             left = self.left(request)
-            if not profile.fits(request.num_tokens, left, shared) and (self.running or count):
+            wait = profile.wait(request.num_tokens, left, shared)
+            if wait and (self.running or count):
+                self._blocked = (request.request_id, shared, 0 if count else self.current_step + wait)
                 break
             count += 1
             budget -= request.num_tokens - found
@@ -120,23 +131,39 @@ class Ordered(Scheduler):
     def profile(self) -> Profile:
         """Return the blocks that the running requests will hold."""
         manager = self.kv_cache_manager
-        table = manager.coordinator.single_type_managers[0].req_to_blocks
-        rows = [table.get(request.request_id, ()) for request in self.running]
-        held = [len(row) for row in rows]
+        layers = manager.coordinator.single_type_managers[0]
+        rows = [layers.req_to_blocks[request.request_id] for request in self.running]
+        held = list(map(len, rows))
         capacity = self.kv_cache_config.num_blocks - 1  # one block is vLLM's own
         used = capacity - manager.block_pool.get_num_free_blocks()
         repeated = sum(held) - used
         shared = [_shared(row) for row in rows] if repeated > 0 else None
         common = used - sum(held) + sum(shared) if shared is not None else 0
-        budget = self.max_num_scheduled_tokens
-        left = [self.left(request) + max(self._next_tokens(request) - 1, 0) // budget for request in self.running]
         tokens = [request.num_tokens for request in self.running]
-        return Profile(manager.coordinator.single_type_managers[0].block_size, capacity, tokens, left, held, shared, common)
+        left = [self._steps_left(request, size) for request, size in zip(self.running, tokens, strict=True)]
+        return Profile(layers.block_size, capacity, tokens, left, held, shared, common)
+
+    def _steps_left(self, request: Any, tokens: int) -> int:
+        """Return the steps until a running request of so many tokens ends; what was expected stands until it is outlived."""
+        name = request.request_id
+        left = self._ends.get(name, 0) - tokens
+        if left <= 0:
+            left = self.left(request)
+            self._ends[name] = tokens + left
+        if request.is_prefill_chunk:
+            left += (tokens - request.num_computed_tokens - 1) // self.max_num_scheduled_tokens
+        return left
+
+    def _preempt_request(self, *args: Any, **kwargs: Any) -> Any:
+        self._blocked = ("", 0, 0)
+        return super()._preempt_request(*args, **kwargs)
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         if request.get_finished_reason() is not None and not str(request.get_finished_reason()).endswith("abort"):
             self.lengths.saw(request.num_output_tokens)
+        self._blocked = ("", 0, 0)
         self._hints.pop(request.request_id, None)
+        self._ends.pop(request.request_id, None)
         return super()._free_request(request, *args, **kwargs)
 
 
