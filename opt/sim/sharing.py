@@ -21,9 +21,12 @@ first at a lower price (`CostModel.locality`). Which of them count depends on th
 
 from __future__ import annotations
 
-from opt.sim.config import EngineConfig
+import math
 
-__all__ = ["ALL_LEAST_DECODES", "ALL_LEAST_TOKENS", "repeated_kv"]
+from opt.sim.config import EngineConfig
+from opt.solvers.jit import compiled
+
+__all__ = ["ALL_LEAST_DECODES", "ALL_LEAST_TOKENS", "cheap_reads", "repeated_kv"]
 
 ALL_LEAST_TOKENS, ALL_LEAST_DECODES = 256, 8
 
@@ -38,11 +41,15 @@ def repeated_kv(config: EngineConfig, *, decodes: int, kv: float, again: float, 
         again: those of them that an earlier decode of the step reads too.
         common: length of the prefix common to all decodes.
     """
-    if config.shared_reads == "all":
-        cheap = (decodes - 1) * common if common >= ALL_LEAST_TOKENS and decodes >= ALL_LEAST_DECODES else 0
-    else:
-        cheap = again
+    cache = math.inf if config.cache_tokens is None else float(config.cache_tokens)
+    return float(cheap_reads(config.shared_reads == "all", cache, float(decodes), float(kv), float(again), float(common)))
+
+
+@compiled
+def cheap_reads(every: bool, cache: float, decodes: float, kv: float, again: float, common: float) -> float:
+    """Return the same from plain numbers; `every` is the rule "all", `cache` infinite where there is no limit."""
+    cheap = again
+    if every:
+        cheap = (decodes - 1.0) * common if common >= ALL_LEAST_TOKENS and decodes >= ALL_LEAST_DECODES else 0.0
     distinct = kv - again
-    if config.cache_tokens is None or distinct <= config.cache_tokens:
-        return float(cheap)
-    return cheap * config.cache_tokens / distinct
+    return cheap if distinct <= cache else cheap * cache / distinct

@@ -37,8 +37,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
-from opt.serve.feather.estimate import Shape, decode_seconds, prefill_seconds, shape_of
+from opt.core.columns import FloatArray
+from opt.serve.feather.estimate import Shape, decode_seconds, engine_numbers, prefill_seconds, shape_of
+from opt.serve.feather.kernels import block_costs
 from opt.serve.feather.loop import admit
 from opt.serve.feather.tracker import Tracker
 from opt.serve.prefix.tree import Node
@@ -47,14 +50,13 @@ from opt.sim.batch import FOREVER, Batch, View
 __all__ = ["Analytic", "Block", "Scene", "block_of", "costs_of"]
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """A candidate and those who would come with it.
 
     Args:
         first: the candidate.
         node: the prefix they share; None for the candidate alone.
-        count: how many wait for it.
+        members: how many wait for it.
         shared: units of that prefix.
         held: units of it that the running batch has.
         own: prompt units of the candidate.
@@ -65,19 +67,13 @@ class Block:
 
     first: int
     node: Node | None
-    count: int
+    members: int
     shared: int
     held: int
     own: int
     length: int
     common: int
     part: int
-
-    def shape(self, count: float, held: int = 0) -> Shape:
-        """Return so many of the block as a batch; `held` units of the prefix are not new."""
-        shared = max(self.shared, held)
-        distinct = shared - held + count * (self.own - shared)
-        return Shape(count, count * self.length, count * self.own, distinct, self.shared if count > 1 else self.own)
 
 
 def block_of(view: View, tracker: Tracker, i: int) -> Block:
@@ -105,6 +101,7 @@ class Scene:
 
     Args:
         view: the engine.
+        engine: its numbers, for compiled formulas.
         tracker: the tree, and what is known of rates and outputs.
         now: the running batch.
         step_s: the seconds of its next step.
@@ -116,6 +113,7 @@ class Scene:
     """
 
     view: View
+    engine: FloatArray
     tracker: Tracker
     now: Shape
     step_s: float
@@ -132,6 +130,7 @@ def _scene(view: View, tracker: Tracker, now: Shape, head: int) -> Scene:
     private = now.kv - now.units * view.unit
     return Scene(
         view,
+        engine_numbers(view),
         tracker,
         now,
         step,
@@ -145,55 +144,22 @@ def _scene(view: View, tracker: Tracker, now: Shape, head: int) -> Scene:
 
 def costs_of(scene: Scene, block: Block) -> tuple[float, float]:
     """Return what serving a block now and later costs each of its requests, in seconds of the engine's time."""
-    view, output, now = scene.view, scene.output, scene.now
-    most, turn, together = _sizes(scene, block)
-    count = min(block.count, most)
-    mixed = decode_seconds(view, _full(block, most, together)) / together * output
-    alone = _alone(scene, block, count, block.count)
-    later = _alone(scene, block, most, turn) if turn > block.count else alone
+    view, now = scene.view, scene.now
+    served, later, turn = block_costs(
+        view.cost.coefficients,
+        scene.engine,
+        scene.tracker.outputs,
+        (now.size, now.kv, now.units, now.distinct, now.common),
+        scene.step_s,
+        float(scene.crowd),
+        scene.rate,
+        scene.output,
+        scene.left,
+        *map(float, block[2:]),
+    )
     if not now.size:
-        return alone + _prefix_seconds(view, block)[0] / block.count, min(later, mixed)
-    again = _prefix_seconds(view, block)[1] / turn if scene.lost else 0.0
-    left = min(scene.left, output)
-    stay = min(1.0, (view.config.max_running - count) / now.size)  # who is left when all of the block have a seat
-    room, step = (now, scene.step_s) if stay == 1.0 else _shrunk(view, now, stay)
-    joined = decode_seconds(view, room.plus(block.shape(count, block.held), block.common)) - step
-    return left * joined / count + (1 - left / output) * min(alone, mixed), min(later, mixed) + again
-
-
-def _shrunk(view: View, now: Shape, share: float) -> tuple[Shape, float]:
-    room = now.scaled(share)
-    return room, decode_seconds(view, room)
-
-
-def _alone(scene: Scene, block: Block, seats: float, turn: float) -> float:
-    """Return what serving `turn` requests of a block alone costs each: `seats` at a time, and a batch that runs empty.
-
-    While it does, the seats of those who were shorter than the longest stay empty.
-    """
-    view, output = scene.view, scene.output
-    spread = scene.tracker.spread(seats)
-    drain = spread * output * decode_seconds(view, block.shape(seats / spread))
-    full = (turn - seats) * output / seats * decode_seconds(view, block.shape(seats)) if turn > seats else 0.0
-    return (full + drain) / turn
-
-
-def _sizes(scene: Scene, block: Block) -> tuple[float, float, float]:
-    """Return how many of the block fit together, how many will be served in its turn, and how many mixed groups fit."""
-    view = scene.view
-    shared, (_, memory) = block.shared * view.unit, view.memory
-    private = block.length - shared + scene.output
-    turn = block.count + scene.rate * scene.left * scene.step_s * block.part / scene.crowd
-    most = max(1.0, min(turn, view.config.max_running, (memory - shared) // private))
-    together = max(most, min(view.config.max_running, scene.crowd, memory / (private + shared / most)))
-    return most, turn, together
-
-
-def _full(block: Block, most: float, together: float) -> Shape:
-    groups = together / most
-    alone = block.shape(most)
-    common = alone.common if groups == 1 else 0
-    return Shape(together, together * block.length, together * block.own, groups * alone.distinct, common)
+        return served + _prefix_seconds(view, block)[0] / block.members, later
+    return served, later + (_prefix_seconds(view, block)[1] / turn if scene.lost else 0.0)
 
 
 def _prefix_seconds(view: View, block: Block) -> tuple[float, float]:

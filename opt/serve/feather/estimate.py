@@ -6,16 +6,18 @@ requests, KV tokens read, prompt units in all, distinct units, and units common 
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
+import numpy as np
+
+from opt.core.columns import FloatArray
 from opt.core.cost import Load
-from opt.core.cost.formula import iteration_seconds
-from opt.core.cost.layout import LOCALITY
+from opt.serve.feather.kernels import decode_step
 from opt.serve.feather.tracker import Tracker
 from opt.sim.batch import View
-from opt.sim.sharing import repeated_kv
 
-__all__ = ["Shape", "decode_seconds", "prefill_seconds", "shape_of"]
+__all__ = ["Shape", "decode_seconds", "engine_numbers", "prefill_seconds", "shape_of"]
 
 
 class Shape(NamedTuple):
@@ -29,26 +31,11 @@ class Shape(NamedTuple):
         common: units of the prefix common to all.
     """
 
-    size: float = 0
-    kv: float = 0
-    units: float = 0
-    distinct: float = 0
-    common: float = 0
-
-    def plus(self, other: Shape, common: float) -> Shape:
-        """Return both together; `other.distinct` are units that are not here yet."""
-        return Shape(self.size + other.size, self.kv + other.kv, self.units + other.units, self.distinct + other.distinct, common)
-
-    def scaled(self, share: float) -> Shape:
-        """Return what is left when a share of the requests stays; prefixes are taken to stay."""
-        private = self.distinct - self.common
-        return Shape(
-            self.size * share,
-            self.kv * share,
-            self.units * share,
-            max(self.common, self.distinct - (1 - share) * private),
-            self.common,
-        )
+    size: float = 0.0
+    kv: float = 0.0
+    units: float = 0.0
+    distinct: float = 0.0
+    common: float = 0.0
 
 
 def shape_of(view: View, tracker: Tracker) -> Shape:
@@ -56,19 +43,21 @@ def shape_of(view: View, tracker: Tracker) -> Shape:
     tree = tracker.tree
     size = len(tree.active)
     kv = tracker.tokens_of(view) if size else 0
-    return Shape(size, kv, tree.total_chunks, tree.distinct_chunks, tree.common)
+    return Shape(float(size), float(kv), float(tree.total_chunks), float(tree.distinct_chunks), float(tree.common))
+
+
+def engine_numbers(view: View) -> FloatArray:
+    """Return what the compiled formulas take of an engine, see `opt.serve.feather.kernels`."""
+    config = view.config
+    cache = math.inf if config.cache_tokens is None else config.cache_tokens
+    every = config.shared_reads == "all"
+    numbers = (view.unit, every, cache, config.host_s, config.host_per_request_s, config.max_running, view.memory[1])
+    return np.array(numbers, np.float64)
 
 
 def decode_seconds(view: View, shape: Shape) -> float:
     """Return the seconds of a step in which all of a batch decode, host time included."""
-    config, coefficients = view.config, view.cost.coefficients
-    size, kv, units, distinct, common = shape
-    repeated = 0.0
-    if units > distinct and coefficients[LOCALITY] < 1:
-        unit = view.unit
-        repeated = repeated_kv(config, decodes=int(size), kv=kv, again=(units - distinct) * unit, common=common * unit)
-    seconds = iteration_seconds(coefficients, 0.0, 0.0, 0.0, 0.0, float(size), float(kv), repeated)
-    return seconds + config.host_s + config.host_per_request_s * size
+    return float(decode_step(view.cost.coefficients, engine_numbers(view), *shape))
 
 
 def prefill_seconds(view: View, tokens: float, context: float = 0) -> float:

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from opt.core.columns import ABSENT
+from opt.core.columns import ABSENT, FloatArray
 from opt.serve.prefix.tree import ChunkedHashTree
 from opt.sim.batch import View
 from opt.sim.workload import RUNNING, WAITING, Requests
@@ -51,7 +51,7 @@ class Tracker:
     made: int = 0
     announced: int = 0
     recent: deque[int] = field(default_factory=partial(deque, maxlen=RECENT))
-    _sorted: tuple[int, list[int]] = (0, [])
+    _sorted: tuple[int, FloatArray] = (0, np.empty(0))
 
     @classmethod
     def of(cls, requests: Requests) -> Tracker:
@@ -144,13 +144,12 @@ class Tracker:
         expected = np.where(announced == ABSENT, mean, announced * share)
         return max(1.0, float((expected - view.progress.produced[who]).max()))
 
-    def spread(self, count: float) -> float:
-        """Return how much longer than the mean the longest of so many outputs is likely to be, at least 1."""
-        if self.finished < PRIOR:
-            return 1.0
+    @property
+    def outputs(self) -> FloatArray:
+        """Recent outputs over their mean, ascending; looked at anew every `PRIOR` requests, none before the first few."""
         upto, ordered = self._sorted
-        if self.finished - upto >= PRIOR or not ordered:
-            ordered = sorted(self.recent)
+        if self.finished - upto >= PRIOR:
+            values = np.sort(np.array(self.recent, np.float64))
+            ordered = values / values.mean()
             self._sorted = self.finished, ordered
-        longest = ordered[min(len(ordered) - 1, int(len(ordered) * count / (count + 1)))]
-        return max(1.0, longest * len(ordered) / max(1, sum(ordered)))
+        return ordered

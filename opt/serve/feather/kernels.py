@@ -1,0 +1,113 @@
+"""Compiled arithmetic of the analytic former: decode steps of batches given by sizes, and the two costs of a block."""
+
+from __future__ import annotations
+
+from opt.core.columns import FloatArray
+from opt.core.cost.formula import iteration_seconds
+from opt.core.cost.layout import LOCALITY
+from opt.sim.sharing import cheap_reads
+from opt.solvers.jit import compiled
+
+__all__ = ["EVERY", "HOST", "HOST_EACH", "L2", "MEMORY", "SEATS", "UNIT", "block_costs", "decode_step"]
+
+# Where each number of an engine lies: tokens of a unit, whether all must share, tokens the L2 holds, host seconds, seats, KV.
+UNIT, EVERY, L2, HOST, HOST_EACH, SEATS, MEMORY = range(7)
+
+
+@compiled
+def decode_step(c: FloatArray, engine: FloatArray, size: float, kv: float, units: float, distinct: float, common: float) -> float:
+    """Return the seconds of a step in which a batch decodes, host time included."""
+    unit = engine[UNIT]
+    again = (units - distinct) * unit
+    repeated = 0.0
+    if again > 0.0 and c[LOCALITY] < 1.0:
+        repeated = cheap_reads(engine[EVERY] > 0.0, engine[L2], float(int(size)), kv, again, common * unit)
+    return float(iteration_seconds(c, 0.0, 0.0, 0.0, 0.0, size, kv, repeated) + engine[HOST] + engine[HOST_EACH] * size)
+
+
+@compiled
+def _block_step(c: FloatArray, engine: FloatArray, count: float, shared: float, own: float, length: float) -> float:
+    """Return the seconds of a step of so many requests of a block."""
+    common = shared if count > 1.0 else own
+    return decode_step(c, engine, count, count * length, count * own, shared + count * (own - shared), common)
+
+
+@compiled
+def _alone(
+    c: FloatArray,
+    engine: FloatArray,
+    outputs: FloatArray,
+    output: float,
+    seats: float,
+    turn: float,
+    shared: float,
+    own: float,
+    length: float,
+) -> float:
+    """Return what each of `turn` requests of a block costs, `seats` at a time, and then a batch that runs empty.
+
+    While it does, the seats of those who were shorter than the longest stay empty. `outputs` are sorted lengths over their mean.
+    """
+    spread = 1.0
+    if len(outputs) > 0:
+        spread = max(1.0, outputs[min(len(outputs) - 1, int(len(outputs) * seats / (seats + 1.0)))])
+    spent = spread * output * _block_step(c, engine, seats / spread, shared, own, length)
+    if turn > seats:
+        spent += (turn - seats) * output / seats * _block_step(c, engine, seats, shared, own, length)
+    return spent / turn
+
+
+@compiled
+def block_costs(
+    c: FloatArray,
+    engine: FloatArray,
+    outputs: FloatArray,
+    now: tuple[float, float, float, float, float],
+    step: float,
+    crowd: float,
+    rate: float,
+    output: float,
+    left: float,
+    count: float,
+    shared: float,
+    held: float,
+    own: float,
+    length: float,
+    common: float,
+    part: float,
+) -> tuple[float, float, float]:
+    """Return what serving a block now and later costs each of its requests, and how many will be served in its turn.
+
+    The arguments after `outputs` are those of `Scene` and `Block`, in their order.
+    """
+    prefix = shared * engine[UNIT]
+    private = length - prefix + output
+    turn = count + rate * left * step * part / crowd
+    most = max(1.0, min(min(turn, engine[SEATS]), (engine[MEMORY] - prefix) // private))
+    together = max(most, min(min(engine[SEATS], crowd), engine[MEMORY] / (private + prefix / most)))
+    groups = together / most
+    distinct = groups * (shared + most * (own - shared))
+    same = (shared if most > 1.0 else own) if groups == 1.0 else 0.0
+    mixed = decode_step(c, engine, together, together * length, together * own, distinct, same) / together * output
+    joining = min(count, most)
+    alone = _alone(c, engine, outputs, output, joining, count, shared, own, length)
+    later = _alone(c, engine, outputs, output, most, turn, shared, own, length) if turn > count else alone
+    size, kv, units, different, everybody = now
+    if size == 0.0:
+        return alone, min(later, mixed), turn
+    left = min(left, output)
+    stay = min(1.0, (engine[SEATS] - joining) / size)  # who is left when all of the block have a seat
+    if stay < 1.0:
+        different = max(everybody, different - (1.0 - stay) * (different - everybody))  # prefixes are taken to stay
+        size, kv, units = size * stay, kv * stay, units * stay
+        step = decode_step(c, engine, size, kv, units, different, everybody)
+    joined = decode_step(
+        c,
+        engine,
+        size + joining,
+        kv + joining * length,
+        units + joining * own,
+        different + shared - held + joining * (own - shared),
+        common,
+    )
+    return left * (joined - step) / joining + (1.0 - left / output) * min(alone, mixed), min(later, mixed), turn
