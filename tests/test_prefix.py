@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -222,3 +225,11 @@ def test_the_radix_baseline_finds_the_longest_common_prefix(cached, prompt):
     assert tree.match(prompt) == max((common_length(prompt, other) for other in cached), default=0)
     order = longest_match_first(tree, enumerate(np.array(p, np.int64) for p in [prompt, [0], [9], [0]]))
     assert order == sorted(range(4), key=lambda i: -tree.match([prompt, [0], [9], [0]][i]))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["prefix.hashing", "prefix.tree", "prefix.radix", "prefix.groups", "prefix.offline", "prefix.forest", "feather.bandit"],
+)
+def test_examples(name):
+    assert doctest.testmod(importlib.import_module(f"opt.serve.{name}")).failed == 0
