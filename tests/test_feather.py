@@ -173,3 +173,18 @@ def test_the_environment_is_the_bandit_s_decision():
     env.reset(seed=0)
     with pytest.raises(ValueError, match=r"action = 2: must be 0 \(stop\) or 1 \(add\)"):
         env.step(2)
+
+
+def test_a_cold_request_starves_beside_a_hot_group_unless_waiting_is_bounded():
+    """Sixty requests a second of one group where forty can be served; one of another arrives after a second."""
+    n = 600
+    prefix = [[*range(8), 1000 + i] for i in range(n)] + [[*range(50, 58), 5000]]
+    arrival = [*(np.arange(n) / 60), 1.0]
+    instance = Instance(100_000, [8 * 64 + 8] * (n + 1), [20] * (n + 1), arrival_s=arrival, prefix=prefix, prefix_chunk=64)
+    waits = {}
+    for name, params in {"feather-cht": {}, "feather-bandit": {}, "feather-analytic": {"max_wait_s": 2.0}}.items():
+        progress = simulate(instance, name, engine={"max_running": 8}, **params).workload.progress
+        waits[name] = float(progress.start_s[n]) - 1.0
+    assert waits["feather-cht"] > 10
+    assert waits["feather-bandit"] > 10
+    assert waits["feather-analytic"] < 4
