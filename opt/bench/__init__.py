@@ -9,6 +9,7 @@ from opt.bench.bounds import BOUNDS
 from opt.bench.chunking import CHUNKING
 from opt.bench.clock import CLOCK
 from opt.bench.exact import EXACT
+from opt.bench.headline import HEADLINE
 from opt.bench.library import LIBRARY
 from opt.bench.online import ONLINE
 from opt.bench.prefix import PREFIX
@@ -19,4 +20,6 @@ from opt.bench.search import SEARCH
 
 __all__ = ["SUITES", "Record", "Suite", "Table", "run_suite"]
 
-SUITES: dict[str, Suite] = {suite.name: suite for suite in (SCALE, EXACT, BOUNDS, LIBRARY, ONLINE, CLOCK, CHUNKING, RATIOS, SEARCH, PREFIX)}
+SUITES: dict[str, Suite] = {
+    suite.name: suite for suite in (SCALE, EXACT, BOUNDS, LIBRARY, ONLINE, CLOCK, CHUNKING, RATIOS, SEARCH, PREFIX, HEADLINE)
+}
