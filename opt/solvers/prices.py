@@ -29,6 +29,10 @@ __all__ = ["Dual", "Stage", "climbed", "price_bound", "prices", "prices_apart"]
 
 Stage: TypeAlias = tuple[int, float, int]  # intervals of constant price, temperature over the mean round, L-BFGS steps
 STAGES: tuple[Stage, ...] = ((700, 1e-3, 100), (700, 1e-4, 300), (1400, 1e-4, 300), (2800, 1e-4, 500), (5600, 5e-5, 500))
+FEW_UP_TO = 300  # requests, for which these are as good: the horizon is short
+FEW_STAGES: tuple[Stage, ...] = tuple(
+    (700 * k, tau, 100) for k, tau in ((1, 1e-3), (1, 1e-4), (2, 1e-4), (2, 1e-5), (3, 1e-4), (3, 1e-5))
+)
 COARSE_FROM = 20_000  # requests; beyond, only the stages of COARSE_STAGES
 COARSE_STAGES: tuple[Stage, ...] = ((1500, 1e-4, 100),)
 STARTS = 6000  # candidate starts looked at while climbing, one at each interval's end; the certified value looks at all
@@ -45,7 +49,7 @@ def prices(instance: Instance, *, time_limit: float = 30.0, on_bound: Callable[[
     if not instance.n:
         return price_bound(instance, np.zeros(0, np.int64), np.zeros(0))
     deadline = time.monotonic() + time_limit
-    stages = STAGES if instance.n < COARSE_FROM else COARSE_STAGES
+    stages = FEW_STAGES if instance.n <= FEW_UP_TO else STAGES if instance.n < COARSE_FROM else COARSE_STAGES
     best = None
     for ends, level in climbed(instance, Dual(instance), stages, deadline):
         found = price_bound(instance, ends, level)

@@ -36,16 +36,19 @@ MAX_NODES = 20_000
 TINY = 1e-6
 
 
-def tree(instance: Instance, *, time_limit: float = 30.0, max_nodes: int = MAX_NODES) -> Bound:
+def tree(instance: Instance, *, time_limit: float = 30.0, max_nodes: int = MAX_NODES, start: IntArray | None = None) -> Bound:
     """Return what a tree of start windows proves within `time_limit` seconds and `max_nodes` linear programs.
+
+    `start` (n,) is a schedule to prove best; None looks for a good one. The better it is, the smaller the tree.
 
     Raises:
         ValueError: the program would be too large (use `prices` or `lp`).
     """
-    from opt.solvers.portfolio import incumbent
-
     begun = time.monotonic()
-    start = incumbent(instance, seed=0, time_limit=time_limit / 10).start
+    if start is None:
+        from opt.solvers.portfolio import incumbent
+
+        start = incumbent(instance, seed=0, time_limit=time_limit / 10).start
     assert start is not None
     reason = refusal(instance, start)
     if reason is not None:
