@@ -49,7 +49,7 @@ def test_routes_do_not_depend_on_outputs_that_nobody_announced(name):
 
         def spy(router, calls=calls):
             def asked(view):
-                routes = router(view)
+                routes = list(router(view))
                 if view.now == 0.0:
                     calls.extend(routes)
                 return routes
@@ -97,7 +97,7 @@ def test_requests_in_time_come_before_those_that_cannot_be():
     assert ours.metrics["completed"] == 10
 
 
-@pytest.mark.parametrize("off", ["deflect", "choose", "late_binding"])
+@pytest.mark.parametrize("off", ["deflect", "choose", "late_binding", "stay"])
 def test_every_idea_can_be_switched_off(off):
     timeline = simulate_pools(burst(20), machines(), "rolling", **{off: False})
     check_cluster(timeline)

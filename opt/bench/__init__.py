@@ -8,6 +8,7 @@ from __future__ import annotations
 from opt.bench.bounds import BOUNDS
 from opt.bench.chunking import CHUNKING
 from opt.bench.clock import CLOCK
+from opt.bench.deflect import DEFLECT
 from opt.bench.exact import EXACT
 from opt.bench.headline import HEADLINE
 from opt.bench.library import LIBRARY
@@ -21,5 +22,6 @@ from opt.bench.search import SEARCH
 __all__ = ["SUITES", "Record", "Suite", "Table", "run_suite"]
 
 SUITES: dict[str, Suite] = {
-    suite.name: suite for suite in (SCALE, EXACT, BOUNDS, LIBRARY, ONLINE, CLOCK, CHUNKING, RATIOS, SEARCH, PREFIX, HEADLINE)
+    suite.name: suite
+    for suite in (SCALE, EXACT, BOUNDS, LIBRARY, ONLINE, CLOCK, CHUNKING, RATIOS, SEARCH, PREFIX, HEADLINE, DEFLECT)
 }

@@ -212,12 +212,12 @@ class Cluster:
     def _route(self) -> None:
         """Ask the router, and send as it says."""
         self.calls += 1
-        routes = self.router(self.view)
-        sent = {route.request for route in routes}
-        if len(sent) < len(routes):
-            raise ValueError("the router sends a request twice")
-        for route in routes:
+        sent: set[int] = set()
+        for route in self.router(self.view):
+            if route.request in sent:
+                raise ValueError(f"the router sends request {route.request} twice")
             self._send(route)
+            sent.add(route.request)
         if sent:
             self.view.held[:] = [i for i in self.view.held if i not in sent]
 
@@ -228,15 +228,16 @@ class Cluster:
         decode = k if stays else route.decode
         self.prefill_node[i], self.decode_node[i] = k, decode
         engine, state, prompt = self.engines[k], self.states[k], int(self.workload.requests.prompt[i])
+        output = max(int(self.workload.requests.expected[i]), 1)
         uncached = state.uncached(i)
         engine.submit([i], self.view.now, tokens=None if stays else 1, keep=not stays)
         if self.workload.progress.state[i] == REJECTED:
             return
         self._members[k][i] = None
-        state.send(uncached, prompt - uncached)
+        state.send(uncached, prompt - uncached, prompt + (output if stays else 1) - 1)
         if not stays:
             self._leaving[k] += 1
-            self.states[decode].expect(i, prompt, float(self.targets_s[i]))
+            self.states[decode].expect(i, prompt, prompt + output - 1, float(self.targets_s[i]))
 
     def _transfer(self, i: int, at: float) -> None:
         """Send keys and values on their way."""

@@ -64,7 +64,9 @@ ROUTERS: dict[str, RouterKind] = {
     "slo-externality": RouterKind(externality, "harm to residents minus own value", "ladder"),
     "taichi": RouterKind(taichi, "mixed pool: nodes with large chunks and nodes with small ones", "budget", small=True),
     "kairos": RouterKind(kairos, "Kairos: deflect if at most 1.3 times the prefill node's time, one prompt a node", "ladder"),
-    "rolling": RouterKind(rolling, "planned anew at every heartbeat, in time first, on all nodes", params={"margin": MARGIN}),
+    "rolling": RouterKind(
+        rolling, "planned anew at every heartbeat, in time first, on all nodes", "slack", "slack", params={"margin": MARGIN}
+    ),
 }
 
 

@@ -32,7 +32,7 @@ from opt.sim.policies.vllm import decode_or_preempt
 from opt.sim.policy import Policy
 from opt.sim.workload import WAITING, Requests
 
-__all__ = ["CHUNK_RULES", "ChunkRule", "Harm", "gap_targets", "node_policy"]
+__all__ = ["CHUNK_RULES", "ChunkRule", "Harm", "gap_targets", "node_policy", "peak_growth"]
 
 ChunkRule: TypeAlias = Literal["budget", "ladder", "slack"]
 CHUNK_RULES: tuple[ChunkRule, ...] = get_args(ChunkRule)
@@ -253,11 +253,34 @@ class _Mixer:
             self.harm.worst_s = max(self.harm.worst_s, float((engine_s - left[late]).max()))
 
 
+def peak_growth(held: IntArray, left: IntArray, block: int) -> int:
+    """Return by how much the memory of some requests will grow at most, each making a token a step until it ends.
+
+    Whoever has fewer tokens left is gone when others are at their longest: with the requests by tokens left, falling, the
+    first k are there together for as many steps as the k-th has left. Blocks are rounded up.
+
+    Args:
+        held: tokens each has in memory.
+        left: tokens each will still take.
+        block: tokens in a block.
+
+    >>> peak_growth(np.array([10, 90]), np.array([50, 5]), 1)
+    10
+    >>> peak_growth(np.array([10, 0]), np.array([50, 5]), 1)
+    50
+    """
+    if not len(held):
+        return 0
+    order = np.argsort(-left, kind="stable")
+    together = np.cumsum(held[order]) + np.arange(1, len(held) + 1) * left[order]
+    return max(0, int(together.max() - held.sum())) + len(held) * (block - 1)
+
+
 def _growth(view: View) -> int:
-    """Return the tokens that all who run here, or wait with their keys and values, will still take, as far as announced."""
+    """Return how much memory those who run here, or wait with their keys and values, will still take, as far as announced."""
     waiting = [i for i in view.waiting if view.progress.produced[i] > 0]
-    who = view.running
-    more = view.requests.expected[who] - view.progress.produced[who]
-    waits = np.array(waiting, np.int64)
-    whole = view.requests.prompt[waits] + np.maximum(view.requests.expected[waits], 1)
-    return int(np.maximum(more, 0).sum() + whole.sum())
+    who = np.concatenate((view.running, np.array(waiting, np.int64)))
+    held = view.progress.computed[who].copy()
+    held[len(view.running) :] = 0
+    whole = view.requests.prompt[who] + np.maximum(view.requests.expected[who], view.progress.produced[who] + 1) - 1
+    return peak_growth(held, np.maximum(whole - held, 0), view.config.block_size)

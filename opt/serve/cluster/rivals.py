@@ -36,11 +36,11 @@ HARM = 0.1  # weight of the residents' slack that a deflection takes up, against
 
 
 def decode_node(view: ClusterView, i: int) -> int:
-    """Return the decode node for a request: of those with room for all announced tokens, the one with the quickest step."""
+    """Return the decode node for a request: the quickest of those with a seat and room, else where least is missing."""
     prompt = int(view.requests.prompt[i])
     whole = prompt + max(int(view.requests.expected[i]), 1)
     nodes = [view.nodes[k] for k in view.pools.decode if view.holds(k, i)] or [view.nodes[k] for k in view.pools.decode]
-    return min(nodes, key=lambda node: (node.headroom < whole, node.step_s(1, prompt), node.index)).index
+    return min(nodes, key=lambda node: (node.lacks(whole), node.step_s(1, prompt), node.index)).index
 
 
 def on_prefill_s(view: ClusterView, k: int, i: int, decode: int) -> float:
@@ -68,8 +68,9 @@ def best_pair(view: ClusterView, i: int) -> tuple[float, Route]:
 
 
 def local_nodes(view: ClusterView, i: int) -> list[NodeState]:
-    """Return the nodes where a request could stay."""
-    return [view.nodes[k] for k in view.pools.decode if view.holds(k, i)]
+    """Return the decode nodes where a request could stay: those with a seat and room for it."""
+    whole = int(view.requests.prompt[i]) + max(int(view.requests.expected[i]), 1)
+    return [view.nodes[k] for k in view.pools.decode if view.holds(k, i) and not view.nodes[k].lacks(whole)]
 
 
 def _each(choose: Callable[[ClusterView, int], Route]) -> Router:
@@ -89,8 +90,8 @@ def co_locate(requests: Requests, pools: Pools, *, seed: int = 0) -> Router:
         nodes = [node for node in view.nodes if view.holds(node.index, i)] or list(view.nodes)
         whole = int(view.requests.prompt[i]) + max(int(view.requests.expected[i]), 1)
 
-        def key(node: NodeState) -> tuple[bool, float, float, int]:
-            return node.headroom < whole, beside_decodes_s(view, node, i, ladder=False, limit_s=np.inf), node.step_s(), node.index
+        def key(node: NodeState) -> tuple[float, float, float, int]:
+            return node.lacks(whole), beside_decodes_s(view, node, i, ladder=False, limit_s=np.inf), node.step_s(), node.index
 
         k = min(nodes, key=key).index
         return Route(i, k, k)
@@ -124,13 +125,9 @@ def joint(requests: Requests, pools: Pools, *, seed: int = 0) -> Router:
 
     def choose(view: ClusterView, i: int) -> Route:
         here = [(beside_decodes_s(view, node, i), 0.0, node.index, node.index) for node in local_nodes(view, i)]
-        load = {k: view.nodes[k].step_s(1, int(view.requests.prompt[i])) for k in view.pools.decode}
-        there = [
-            (on_prefill_s(view, k, i, d), load[d], k, d)
-            for k in view.pools.prefill
-            for d in view.pools.decode
-            if view.holds(k, i) and view.holds(d, i)
-        ]
+        free = [node.index for node in local_nodes(view, i)] or [decode_node(view, i)]
+        load = {k: view.nodes[k].step_s(1, int(view.requests.prompt[i])) for k in free}
+        there = [(on_prefill_s(view, k, i, d), load[d], k, d) for k in view.pools.prefill for d in free if view.holds(k, i)]
         if not here and not there:
             return best_pair(view, i)[1]
         _, _, k, d = min(here + there)

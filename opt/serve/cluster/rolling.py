@@ -7,10 +7,13 @@
 * **Everywhere.** Each request goes where its first token comes soonest, over prefill nodes (queue replayed, prefix
   found there, transfer) and decode nodes (backlog of deflected prompts and its own, in the largest chunks that the
   residents' gap targets allow). A decode node takes as many prompts as it has room for, the residents' own growth set aside.
+* **Stay.** Where no decode node has room, a request decodes where its prompt was computed, and the prompts there then go in
+  chunks as well.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -40,6 +43,7 @@ def rolling(
     deflect: bool = True,
     choose: bool = True,
     late_binding: bool = True,
+    stay: bool = True,
     margin: float = MARGIN,
 ) -> Router:
     """Return the router that is described at the head of this module.
@@ -52,19 +56,24 @@ def rolling(
         deflect: off: prompts go to prefill nodes only.
         choose: off: by arrival.
         late_binding: off: everybody is sent at once.
+        stay: off: who has no room to decode waits for it.
         margin: share of the gap targets that is kept free.
     """
-    return _Rolling(requests, pools, ahead, deflect, choose, late_binding, margin).__call__
+    return _Rolling(requests, pools, ahead, deflect, choose, late_binding, stay, margin).__call__
 
 
 @dataclass
 class _Place:
-    """A node in a plan: when it is ready for another prompt, and how much memory is left there."""
+    """A node in a plan, and when it is ready for another prompt."""
 
     node: NodeState
     own: bool  # prompts are its own work
     ready_s: float
-    room: int
+
+    def seconds(self, tokens: int, cached: int, limit_s: float) -> float:
+        """Return how long a prompt takes here: alone, or in chunks beside decodes."""
+        node = self.node
+        return node.beside_s(tokens, cached, limit_s) if node.decodes or not self.own else node.prompt_s(tokens, cached)
 
 
 @dataclass
@@ -75,33 +84,33 @@ class _Rolling:
     deflect: bool
     choose: bool
     late_binding: bool
+    stay: bool
     margin: float
     alone_s: FloatArray = field(default_factory=lambda: np.empty(0))
 
-    def __call__(self, view: ClusterView) -> list[Route]:
-        """Return what is sent now."""
+    def __call__(self, view: ClusterView) -> Iterator[Route]:
+        """Yield what is sent now."""
         places = self._places(view)
         until = view.now + (self.ahead * self.pools.heartbeat_s if self.late_binding else np.inf)
         if min(place.ready_s for place in places) > until:
-            return []
-        routes: list[Route] = []
+            return
         for i in self._order(view, places)[: LOOKED_AT if self.late_binding else None].tolist():
-            self._send(view, places, i, until, routes)
+            yield from self._send(view, places, i, until)
             if min(place.ready_s for place in places) > until:
-                break
-        return routes
+                return
 
     def _places(self, view: ClusterView) -> list[_Place]:
         prefill = self.pools.prefill
-        places = [_Place(view.nodes[k], True, view.nodes[k].ready_s(view.now), view.nodes[k].headroom) for k in prefill]
-        if not self.deflect:
-            return places
-        for k in self.pools.decode:
-            node = view.nodes[k]
-            if k not in prefill:
-                backlog = node.beside_s(node.backlog_tokens, 0, self._limit(node)) if node.prompts else 0.0
-                places.append(_Place(node, False, max(view.now, node.report.free_s) + backlog, node.headroom))
-        return places
+        others = [k for k in self.pools.decode if k not in prefill] if self.deflect else []
+        return [self._place(view, view.nodes[k], k in prefill) for k in (*prefill, *others)]
+
+    def _place(self, view: ClusterView, node: NodeState, own: bool) -> _Place:
+        if own and not node.decodes:
+            ready = node.ready_s(view.now)
+        else:
+            backlog = node.beside_s(node.backlog_tokens, 0, self._limit(node)) if node.prompts else 0.0
+            ready = max(view.now, node.report.free_s) + backlog
+        return _Place(node, own, ready)
 
     def _limit(self, node: NodeState) -> float:
         return node.limit_s * (1.0 - self.margin)
@@ -126,40 +135,31 @@ class _Rolling:
     def _speed(self, places: list[_Place]) -> float:
         """Return how many times as much as the first prefill node all nodes do together."""
         first = places[0].node.prompt_s(SAMPLE)
-        speeds = [
-            first / (place.node.prompt_s(SAMPLE) if place.own else place.node.beside_s(SAMPLE, 0, self._limit(place.node)))
-            for place in places
-        ]
-        return max(sum(speeds), 1e-9)
+        return max(sum(first / place.seconds(SAMPLE, 0, self._limit(place.node)) for place in places), 1e-9)
 
-    def _send(self, view: ClusterView, places: list[_Place], i: int, until: float, routes: list[Route]) -> None:
-        """Place a request where its first token comes soonest, and send it there if it would begin soon."""
+    def _send(self, view: ClusterView, places: list[_Place], i: int, until: float) -> Iterator[Route]:
+        """Place a request where its first token comes soonest, and yield the route if it would begin soon."""
+        prompt = int(self.requests.prompt[i])
+        whole = prompt + max(int(self.requests.expected[i]), 1)
         target = decode_node(view, i)
-        whole = int(self.requests.prompt[i]) + max(int(self.requests.expected[i]), 1)
-        best, soonest, busy = None, np.inf, 0.0
+        crowded = view.nodes[target].lacks(whole) > 0
+        best, soonest, busy, end_node = None, np.inf, 0.0, target
         for place in sorted(places, key=lambda place: place.ready_s):
             if place.ready_s >= soonest:
                 break
-            node, tokens = place.node, place.node.uncached(i)
-            cached = int(self.requests.prompt[i]) - tokens
-            if place.own:
-                if not view.holds(node.index, i):
-                    continue
-                spent = node.prompt_s(tokens, cached)
-                end = place.ready_s + spent + view.transfer_s(node.index, target, i)
-            else:
-                if place.room < whole:
-                    continue
-                spent = node.beside_s(tokens, cached, self._limit(node))
-                end = place.ready_s + spent
+            k, fits = place.node.index, not place.node.lacks(whole)
+            stays = not place.own or (crowded and self.stay and fits)
+            if not (fits if stays else view.holds(k, i)):
+                continue
+            tokens = place.node.uncached(i)
+            spent = place.seconds(tokens, prompt - tokens, self._limit(place.node))
+            end = place.ready_s + spent + (0.0 if stays else view.transfer_s(k, target, i))
             if end < soonest:
-                best, soonest, busy = place, end, spent
+                best, soonest, busy, end_node = place, end, spent, k if stays else target
         if best is None:
             if not any(view.holds(place.node.index, i) for place in places):
-                routes.append(Route(i, places[0].node.index, target))  # no node ever will: the first one refuses it
+                yield Route(i, places[0].node.index, target)  # no node ever will: the first one refuses it
             return
         if best.ready_s <= until:
-            k = best.node.index
-            routes.append(Route(i, k, target if best.own else k))
-            best.room -= whole
+            yield Route(i, best.node.index, end_node)
         best.ready_s += busy

@@ -7,7 +7,7 @@ known, outputs only as far as they are announced. Which prefixes a node has cach
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -17,6 +17,7 @@ from opt.core.columns import FloatArray, IntArray
 from opt.core.cost import CostModel
 from opt.serve.cluster.kernels import chunked_s, prompt_s, replay, step_s
 from opt.serve.cluster.network import Network
+from opt.serve.cluster.policies import peak_growth
 from opt.serve.cluster.pools import Node, Pools
 from opt.sim.engine import Engine
 from opt.sim.workload import Requests
@@ -44,7 +45,7 @@ class Report:
         tokens: the sum of the sizes.
         decodes, kv: requests that decode, or wait for it with their keys and values, and the tokens they read in a step.
         limit_s: the strictest gap target among them.
-        growth: tokens that all of these will still take in memory, as far as announced.
+        growth: by how much all of these will grow in memory at most, as far as announced.
         available: tokens of memory that are free.
     """
 
@@ -67,7 +68,7 @@ class Report:
         needs = requests.prompt[who] + progress.produced[who] - progress.computed[who]
         prompts = (needs > 1) | (progress.produced[who] == 0)
         decodes = who[~prompts]
-        whole = requests.prompt[who] + np.maximum(requests.expected[who], progress.produced[who] + 1)
+        whole = requests.prompt[who] + np.maximum(requests.expected[who], progress.produced[who] + 1) - 1
         held = progress.computed[who] * (engine.memory.blocks[who] > 0)
         return cls(
             at_s=at_s,
@@ -78,7 +79,7 @@ class Report:
             decodes=len(decodes),
             kv=int(progress.computed[decodes].sum()) + len(decodes),
             limit_s=float(targets_s[decodes].min(initial=np.inf)),
-            growth=int(np.maximum(whole - held, 0).sum()),
+            growth=peak_growth(held, np.maximum(whole - held, 0), engine.memory.block),
             available=engine.memory.available * engine.memory.block,
         )
 
@@ -93,8 +94,9 @@ class NodeState:
         engine: asked for nothing but cached prefixes.
         report: the last one.
         sent: prompts sent since, as (tokens to compute, tokens cached).
-        coming: requests that will decode here and have not arrived: their tokens and gap targets.
-        sent_tokens, sent_held, coming_tokens: sums over these: to compute, to hold, to read in a step.
+        coming: requests that will decode here and have not arrived: tokens of the prompt, and of all of it, and gap target.
+        sent_tokens, coming_tokens: sums over these: to compute, to read in a step.
+        promised: tokens of memory that all of these will take, as far as announced.
         decodes, kv: requests that decode here or will once they have arrived, and the tokens that they read in a step.
         limit_s: the strictest gap target among them.
         backlog_tokens: prompt tokens to compute that are here or on their way.
@@ -107,10 +109,12 @@ class NodeState:
     report: Report
     host: FloatArray
     sent: list[tuple[int, int]] = field(default_factory=list)
-    coming: dict[int, tuple[int, float]] = field(default_factory=dict)
+    coming: dict[int, tuple[int, int, float]] = field(default_factory=dict)
     sent_tokens: int = 0
-    sent_held: int = 0
     coming_tokens: int = 0
+    promised: int = 0
+    _sent_whole: int = 0
+    _coming_whole: int = 0
     decodes: int = 0
     kv: int = 0
     limit_s: float = np.inf
@@ -126,34 +130,37 @@ class NodeState:
         """Take a report in; what it covers is forgotten."""
         self.report = report
         self.sent.clear()
-        self.sent_tokens = self.sent_held = 0
+        self.sent_tokens = self._sent_whole = 0
         self._update()
 
-    def send(self, tokens: int, cached: int) -> None:
-        """Note a prompt that was sent here."""
+    def send(self, tokens: int, cached: int, whole: int) -> None:
+        """Note a prompt that was sent here, and all the tokens that it will take."""
         self.sent.append((tokens, cached))
         self.sent_tokens += tokens
-        self.sent_held += tokens + cached
+        self._sent_whole += whole
         self._update()
 
-    def expect(self, i: int, tokens: int, target_s: float) -> None:
+    def expect(self, i: int, tokens: int, whole: int, target_s: float) -> None:
         """Note a request that will decode here once its prompt is done elsewhere."""
-        self.coming[i] = (tokens, target_s)
+        self.coming[i] = (tokens, whole, target_s)
         self.coming_tokens += tokens
+        self._coming_whole += whole
         self._update()
 
     def forget(self, i: int) -> None:
         """Note that a request has arrived, and is in the reports."""
-        tokens, _ = self.coming.pop(i, (0, np.inf))
+        tokens, whole, _ = self.coming.pop(i, (0, 0, np.inf))
         self.coming_tokens -= tokens
+        self._coming_whole -= whole
         self._update()
 
     def _update(self) -> None:
         """Add what is on its way to what was reported."""
         report = self.report
         self.decodes, self.kv = report.decodes + len(self.coming), report.kv + self.coming_tokens
-        self.limit_s = min([report.limit_s, *(target for _, target in self.coming.values())])
+        self.limit_s = min([report.limit_s, *(target for _, _, target in self.coming.values())])
         self.backlog_tokens = report.tokens + self.sent_tokens
+        self.promised = self._sent_whole + self._coming_whole
         self._ready_s = None
 
     def uncached(self, i: int) -> int:
@@ -175,7 +182,19 @@ class NodeState:
     @property
     def headroom(self) -> int:
         """Tokens of memory left once all that is here, or on its way, has taken what it will, as far as announced."""
-        return self.report.available - self.report.growth - self.sent_held - self.coming_tokens
+        return self.report.available - self.report.growth - self.promised
+
+    @property
+    def seats(self) -> int:
+        """Requests that may still come; below 0 where some wait for others to end."""
+        return self.node.config.max_running - self.decodes - self.prompts
+
+    def lacks(self, tokens: int) -> float:
+        """Return the larger share of all seats and memory that a request of so many tokens would have to wait for; 0: none."""
+        seats, room = self.seats - 1, self.headroom - tokens
+        if seats >= 0 and room >= 0:
+            return 0.0
+        return max(-seats / self.node.config.max_running, -room / self.node.kv_tokens)
 
     def ready_s(self, now: float) -> float:
         """Return when a node that only computes prompts is done with its backlog: the queue, replayed."""
@@ -244,4 +263,4 @@ class ClusterView:
         return most <= self.nodes[k].node.kv_tokens
 
 
-Router: TypeAlias = Callable[[ClusterView], list[Route]]  # which of the held requests go where, now
+Router: TypeAlias = Callable[[ClusterView], Iterable[Route]]  # which of the held requests go where, now; each is sent at once
