@@ -92,22 +92,13 @@ def block_costs(
     joining = min(count, most)
     alone = _alone(c, engine, outputs, output, joining, count, shared, own, length)
     later = _alone(c, engine, outputs, output, most, turn, shared, own, length) if turn > count else alone
-    size, kv, units, different, everybody = now
+    size, kv, units, different, _ = now
     if size == 0.0:
         return alone, min(later, mixed), turn
     left = min(left, output)
-    stay = min(1.0, (engine[SEATS] - joining) / size)  # who is left when all of the block have a seat
-    if stay < 1.0:
-        different = max(everybody, different - (1.0 - stay) * (different - everybody))  # prefixes are taken to stay
-        size, kv, units = size * stay, kv * stay, units * stay
-        step = decode_step(c, engine, size, kv, units, different, everybody)
-    joined = decode_step(
-        c,
-        engine,
-        size + joining,
-        kv + joining * length,
-        units + joining * own,
-        different + shared - held + joining * (own - shared),
-        common,
-    )
-    return left * (joined - step) / joining + (1.0 - left / output) * min(alone, mixed), min(later, mixed), turn
+    first = max(1.0, min(joining, engine[SEATS] - size))  # who joins at once; the others follow as seats become free
+    size, kv, units, different = size + first, kv + first * length, units + first * own, different + first * (own - shared)
+    within = decode_step(c, engine, size, kv, units, different, common)
+    joined = decode_step(c, engine, size, kv, units, different + shared - held, common)
+    each = (within - step) / first + (joined - within) / joining  # a new prefix is read for all who follow, too
+    return left * each + (1.0 - left / output) * min(alone, mixed), min(later, mixed), turn
