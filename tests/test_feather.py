@@ -176,7 +176,10 @@ def test_the_environment_is_the_bandit_s_decision():
 
 
 def test_a_cold_request_starves_beside_a_hot_group_unless_waiting_is_bounded():
-    """Sixty requests a second of one group where forty can be served; one of another arrives after a second."""
+    """Sixty requests a second of one group where forty can be served; one of another arrives after a second.
+
+    With a limit of 2 s the sixty or so that wait at 3 s may still go first, which takes 1.5 s; then the engine drains.
+    """
     n = 600
     prefix = [[*range(8), 1000 + i] for i in range(n)] + [[*range(50, 58), 5000]]
     arrival = [*(np.arange(n) / 60), 1.0]
@@ -187,4 +190,4 @@ def test_a_cold_request_starves_beside_a_hot_group_unless_waiting_is_bounded():
         waits[name] = float(progress.start_s[n]) - 1.0
     assert waits["feather-cht"] > 10
     assert waits["feather-bandit"] > 10
-    assert waits["feather-analytic"] < 4
+    assert waits["feather-analytic"] < 5
