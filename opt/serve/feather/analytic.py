@@ -2,15 +2,17 @@
 
 A *block* is a prefix and those who wait for it: of the prefixes of a candidate, the one whose waiting requests share most.
 Let T be the seconds of a decode step of a batch, B the running batch, r the steps until it has drained if nobody joins,
-and o those that a request needs. Admitting a block's requests now, j of them at a time, costs each of them
+and o those that a request needs. Admitting a block of j requests now costs each of them
 
-    now = r (T(B and j) - T(B)) / j + (1 - r / o) min(alone, mixed),
+    now = r (seat + prefix) + (1 - r / o) min(alone, mixed),
 
-and admitting them when B has drained `later = min(alone, mixed)`, for as many as will be there by then, arrivals
-meanwhile included. `mixed` is what each member of a full batch of such groups costs; `alone` what each costs when the
-block has the engine to itself, the seats that stay empty while its last members finish included. (If seats are short,
-those who run leave theirs to the block one by one.) A prefix that has to be computed is computed once either way; one
-that is in memory, but will not stay there since all prefixes together exceed it, adds its computation to `later`.
+where `seat` is what each who finds a seat at once adds to T(B), a shared kernel that switches off included, and `prefix`
+what reading a prefix that B does not have adds, over j, since all of the block follow as seats become free. Admitting them
+when B has drained costs `later = min(alone, mixed)`, for as many as will be there by then, arrivals meanwhile included.
+`mixed` is what each member of a full batch of such groups costs; `alone` what each costs when the block has the engine to
+itself, the seats that stay empty while its last members finish included. A prefix that has to be computed is computed
+once either way; one that is in memory, but will not stay there since all prefixes together exceed it, adds its
+computation to `later`.
 
 The block with the largest `later - now` is admitted; if that is not positive the former stops. So a divergent request is
 refused exactly where what it costs the running batch (a second prefix to read, a shared kernel that switches off, a
