@@ -16,7 +16,7 @@ from opt.serve.cluster.cluster import PARTS, Cluster
 from opt.serve.cluster.kernels import chunked_s, largest_chunk, quickest_s, replay, step_s
 from opt.serve.cluster.network import Network
 from opt.serve.cluster.planning import Burst, plan
-from opt.serve.cluster.policies import Harm, node_policy
+from opt.serve.cluster.policies import Harm, node_policy, peak_growth
 from opt.sim.config import EngineConfig
 from opt.sim.engine import Engine, StalledError
 from opt.sim.workload import DONE, REJECTED, workload
@@ -348,3 +348,14 @@ def test_plans_refuse_what_they_cannot_do():
         plan(Burst([0.0] * 41, [[1.0]] * 41, [[1.0]] * 41))
     with pytest.raises(ValueError, match="request 0 of the burst can go to no node"):
         plan(Burst([0.0], [[np.inf]], [[np.inf]]))
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=6), st.integers(1, 4))
+def test_the_peak_is_that_of_the_steps_to_come(members, block):
+    """Every member makes a token a step until it ends; memory in whole blocks never passes held + growth, nearly reached."""
+    held, left = (np.array([cell[k] for cell in members], np.int64) for k in (0, 1))
+    growth = peak_growth(held, left, block)
+    used = [int((held + t)[left >= t].sum()) for t in range(32)]
+    blocks = [int((-(-(held + t)[left >= t] // block) * block).sum()) for t in range(32)]
+    assert max(blocks) <= held.sum() + growth
+    assert held.sum() + growth == max(used) + len(members) * (block - 1)
