@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from opt.bench.claims.backlog import SORTED_F
+from opt.bench.claims.chunks import SLOWEAVE
 from opt.bench.claims.claim import Claim
+from opt.bench.claims.groups import FEATHER
 
 __all__ = ["CLAIMS", "Claim"]
 
-CLAIMS: dict[str, Claim] = {claim.name: claim for claim in (SORTED_F,)}
+CLAIMS: dict[str, Claim] = {claim.name: claim for claim in (SORTED_F, FEATHER, SLOWEAVE)}

@@ -119,8 +119,7 @@ def _pictures(records: list[Record]) -> list[Picture]:
             cells,
             axis="total latency over a certified lower bound",
             title="Backlogs: how far from the bound each rule ends, orders under their best rule",
-            caption="Total latency over a certified lower bound, a line for each kind of backlog: on mixed lengths Sorted-F and "
-            "smallest volume are near the bound and the usual orders far from it.",
+            caption="Total latency over a certified lower bound, a line for each kind of backlog.",
             one="the bound",
         )
     ]
