@@ -9,12 +9,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from opt.bench import SUITES
+from opt.bench import SUITES, chunking, feather
 from opt.bench.claims import CLAIMS
 from opt.bench.claims.claim import listed, percent
 from opt.bench.headline import HEADLINE
 from opt.bench.report import as_html, as_markdown, write_report
 from opt.bench.runner import Section, Suite, Table
+from opt.cli import run
 from opt.cli.console import shown
 
 VOID = {"meta", "img", "br", "link"}
@@ -70,6 +71,82 @@ def test_what_is_said_of_sorted_f_follows_from_the_records():
     assert verdict.fails.endswith("chat, 1,000 in 16,492: total-size-pack 10 % less")
     best = CLAIMS["sorted-f"].tables(_records("sorted-f", _backlog))[1]
     assert {row[4] for row in best.rows} == {"1.4000 fcfs-skip"}
+
+
+def _groups(params):
+    """The bandit at three times vLLM's policy with 100 groups, a tenth slower than it with 5, level without sharing."""
+    gain = {0: 1.0, 5: 0.9, 100: 3.0}[params["groups"]]
+    rates = dict.fromkeys(feather.POLICIES_RUN, 100.0) | {"feather-bandit": 100 * gain, "sglang-dfs-weight": 150.0}
+    run = {"max_wait_s": 1.0, "scheduler_share": 0.001}
+    runs = {name: {"tokens_per_s": rate, **run} for name, rate in rates.items()}
+    return {"cells": [{"shared": 1024, "longest": 10, "arrivals": "burst", "runs": runs}]}
+
+
+def test_what_is_said_of_feather_follows_from_the_records():
+    records = _records("feather", _groups)
+    verdict = CLAIMS["feather"].verdict(records)
+    assert "price of a repeated read 1 (no locality): the bandit has 1.64 (0.90 to 3.00) times the" in verdict.measured
+    assert "1.10 (0.60 to 2.00) times that of the best usual policy" in verdict.measured
+    assert verdict.measured.endswith("without sharing 1.00 (1.00 to 1.00) times vLLM FCFS")
+    assert "price of a repeated read 1 (no locality), 1 of 2 cells, with 100 groups" in verdict.holds
+    assert verdict.holds.endswith("twice the best usual policy in 3 of 6 cells")
+    assert "less than twice in 0 of 2 cells, slower than vLLM FCFS by over 2 % in 1" in verdict.fails
+    assert CLAIMS["feather"].tables(records)
+    assert CLAIMS["feather"].pictures(records)
+
+
+def _routers(params):
+    """Kairos halves the wait at every load above 1, and does nothing below; another router attains more on `code`."""
+    better = params["load"] > 1
+    plain = {"ttft_p95_s": 4.0, "attainment": 0.5, "prefill_share": 0.2, "deflected": 0.0, "gap_broken": 0.0}
+    changed = plain | {"ttft_p95_s": 2.0, "attainment": 0.75} if better else plain
+    others = dict.fromkeys(("never", "co-locate", "slo-externality", "taichi"), plain)
+    joint = changed | {"attainment": 0.9 if params["workload"] == "code" else 0.5}
+    return {"routers": {**others, "kairos": changed, "joint-least-ttft": joint, "rolling": changed}}
+
+
+def test_what_is_said_of_kairos_follows_from_the_records():
+    records = _records("kairos", _routers)
+    verdict = CLAIMS["kairos"].verdict(records)
+    assert "Kairos P95 TTFT -50 to +0 %, attainment +0 to +25 points (+0 to +50 %)" in verdict.measured
+    assert "execution of the prompt is 20 to 20 % of" in verdict.measured
+    assert "in 8 of 12 cells: 2P2D, code, load 1.3" in verdict.holds
+    assert "in 4: 2P2D, code, load 0.7" in verdict.fails
+    assert "over a point more than Kairos in 3: 2P2D, code, load 0.7; 2P2D, code, load 1.3; 2P2D, code, load 2" in verdict.fails
+    assert CLAIMS["kairos"].tables(records)[0].rows[0][:4] == ["2P2D", "code", 0.7, 1]
+    assert CLAIMS["kairos"].pictures(records)
+
+
+def _chunks(params):
+    """SLOWeave at 30 against 10 for whole prompts where the target is 10 ms, level with the best fixed chunk elsewhere."""
+    goodput = dict.fromkeys(chunking.POLICIES_COMPARED, 20.0)
+    goodput |= {"full-prefill": 10.0, "sloweave": 30.0} if params["tpot_ms"] == 10 else {}
+    figures = {name: {"goodput_req_s": value, "ttft_p99_s": 1.0} for name, value in goodput.items()}
+    return dict.fromkeys(chunking.LOADS, figures)
+
+
+def test_what_is_said_of_sloweave_follows_from_the_records():
+    records = _records("sloweave", _chunks)
+    verdict = CLAIMS["sloweave"].verdict(records)
+    assert "synthetic step, 10 ms: 3.00 at light load, 3.00 at knee load, 3.00 at heavy load times" in verdict.measured
+    assert "reported 3.35" in verdict.measured
+    assert "in 3 of 15 cells: sloweave-synthetic, 10 ms, mixed, light: 1.50" in verdict.holds
+    assert verdict.fails == "level (to 5 %) with the best of them in 12, below it by over 2 % in 0: nowhere in these cells"
+    assert len(CLAIMS["sloweave"].tables(records)[0].rows) == 15
+    assert CLAIMS["sloweave"].pictures(records)
+
+
+def test_the_command_writes_the_reports(monkeypatch, tmp_path, capsys):
+    """One small cell of one claim, measured in a process of its own: a table, a page and Markdown."""
+    monkeypatch.setattr("opt.bench.claims.backlog.QUICK", (("mixture", 50, 16_492),))
+    monkeypatch.setattr("opt.bench.headline.CLAIMS", {"sorted-f": CLAIMS["sorted-f"]})
+    page, text = tmp_path / "h.html", tmp_path / "h.md"
+    assert run(["bench", "headline", "--quick", "--seeds", "1", "--report", str(page), "--report", str(text)]) == 0
+    shown_there = capsys.readouterr()
+    assert "arXiv 2508.06133" in shown_there.out
+    assert "[1/1, " in shown_there.err  # a line, not a bar: this is no terminal
+    assert "mixture, 50 in 16,492" in " ".join(Page(page.read_text()).cells)
+    assert "| mixture | 50 | 16,492 | 1 |" in text.read_text()
 
 
 def test_ratios_and_lists_read_well():

@@ -13,7 +13,13 @@ __all__ = ["SLOWEAVE"]
 
 THEIRS, WHOLE, OURS = "sloweave", "full-prefill", "banked-slack"
 FIXED = ("chunk-64", "chunk-256", "chunk-1024")
-SHOWN = {THEIRS: "SLOWeave", "sarathi": "Sarathi, 512", "qoserve": "QoServe", OURS: "banked slack (ours)"}
+SHOWN = {
+    THEIRS: "SLOWeave",
+    "sarathi": "Sarathi, 512",
+    "qoserve-own": "QoServe, gaps kept",
+    "two-step": "SlidingServe, two steps",
+    OURS: "banked slack (ours)",
+}
 SYNTHETIC = "sloweave-synthetic"
 REPORTED = {10: "3.35", 25: "about 1.4", 50: "1.0"}  # over whole prompts, by target, on the synthetic step
 QUICK = ((SYNTHETIC, "mixed"), ("h100-llama-3-8b", "mixed"), ("h100-llama-3-70b-tp4", "long"))

@@ -49,7 +49,7 @@ def dots(cells: Sequence[tuple[str, Mapping[str, float]]], *, axis: str, title: 
     ax.set_yticks(range(len(cells)), [label for label, _ in cells])
     ax.set_ylim(len(cells) - 0.4, -0.6)
     ax.set_xlabel(f"{axis}; 1 is {one}", color=INK)
-    _ticks(ax)
+    _ticks(ax, max(_span(cells)[1]) / min(_span(cells)[0]))
     entitle(ax, title)
     figure.legend(loc="outside lower center", ncols=min(len(_names(cells)), 6), frameon=False, fontsize=9.5)
     return Picture(caption, figure)
@@ -65,9 +65,10 @@ def _span(cells: Sequence[tuple[str, Mapping[str, float]]]) -> tuple[list[float]
     return [min(ratios.values()) for _, ratios in cells], [max(ratios.values()) for _, ratios in cells]
 
 
-def _ticks(ax: Axes) -> None:
+def _ticks(ax: Axes, reach: float) -> None:
+    """Set as many ticks as there is room for: fewer to a decade where the picture reaches over several."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    ax.xaxis.set_major_locator(LogLocator(10, subs=(1, 1.5, 2, 3, 5, 7)))
+    ax.xaxis.set_major_locator(LogLocator(10, subs=(1, 1.5, 2, 3, 5, 7) if reach < 20 else (1, 3) if reach < 1000 else (1,)))
     ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.set_minor_formatter(NullFormatter())
