@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+ENGINES := .venv-engines
 
-.PHONY: demo test check clean
+.PHONY: demo test test-engines check clean
 .DEFAULT_GOAL := demo
 
 $(READY): pyproject.toml
@@ -23,10 +24,20 @@ demo: $(READY)  ## solve a bundled realistic instance, compare all policies with
 test: $(READY)  ## all tests
 	$(BIN)/python -m pytest -q
 
+# vLLM and SGLang for CPU, with what they need and no more: their own dependency lists cannot be installed together.
+$(ENGINES)/.ready: tests/requirements-engines.txt pyproject.toml
+	$(PYTHON) -m venv $(ENGINES)
+	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement tests/requirements-engines.txt
+	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+test-engines: $(ENGINES)/.ready  ## the plug-ins inside the real engines; downloads about 500 MB the first time
+	OMP_NUM_THREADS=1 $(ENGINES)/bin/python -m pytest -q tests/test_plugins.py tests/test_plugins_vllm.py tests/test_plugins_sglang.py
+
 check: $(READY)  ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) out build dist
+	rm -rf $(VENV) $(ENGINES) out build dist

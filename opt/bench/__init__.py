@@ -9,6 +9,7 @@ from opt.bench.bounds import BOUNDS
 from opt.bench.chunking import CHUNKING
 from opt.bench.clock import CLOCK
 from opt.bench.deflect import DEFLECT
+from opt.bench.engines import ENGINES
 from opt.bench.exact import EXACT
 from opt.bench.headline import HEADLINE
 from opt.bench.library import LIBRARY
@@ -23,5 +24,5 @@ __all__ = ["SUITES", "Record", "Suite", "Table", "run_suite"]
 
 SUITES: dict[str, Suite] = {
     suite.name: suite
-    for suite in (SCALE, EXACT, BOUNDS, LIBRARY, ONLINE, CLOCK, CHUNKING, RATIOS, SEARCH, PREFIX, HEADLINE, DEFLECT)
+    for suite in (SCALE, EXACT, BOUNDS, LIBRARY, ONLINE, CLOCK, CHUNKING, RATIOS, SEARCH, PREFIX, HEADLINE, ENGINES, DEFLECT)
 }

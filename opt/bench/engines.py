@@ -1,0 +1,307 @@
+"""The suite `engines`: real engines beside this project's simulator, and our schedulers inside them.
+
+It needs vLLM and SGLang (`make test-engines` sets an environment up); without one, its tasks fail and say so.
+
+Parts:
+    oracle    vLLM's own scheduler against our vLLM policies, step by step, on random requests and settings
+    serve     vLLM on a small model with random weights: a backlog of mixed lengths on few blocks, stock and our schedulers
+    overhead  processor time of deciding a step with 1,000 requests waiting, in one process
+    fit       an iteration log of vLLM on an eight-layer model, fitted, and replayed by our engine
+    trees     prefix trees: SGLang's beside ours, the same prompts, hit lengths compared
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+
+from opt.bench.runner import Params, Record, Suite, Table, grouped
+from opt.core.instance import Instance
+
+__all__ = ["ENGINES"]
+
+CONFIGS = 25  # random settings in a task
+REQUESTS, BLOCKS, BLOCK = 40, 24, 32
+EIGHT_LAYERS = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8, "num_attention_heads": 8}
+WAITING, OVERHEAD_STEPS = 1000, 200
+
+# name: (scheduler class, vLLM's policy)
+SCHEDULERS: dict[str, tuple[str | None, str]] = {
+    "vLLM fcfs": (None, "fcfs"),
+    "vLLM priority (by output)": (None, "priority"),
+    "LookAheadFCFS": ("opt.plugins.vllm.LookAheadFCFS", "fcfs"),
+    "MCSF": ("opt.plugins.vllm.MCSF", "fcfs"),
+    "SmallestVolume": ("opt.plugins.vllm.SmallestVolume", "fcfs"),
+    "SortedF": ("opt.plugins.vllm.SortedF", "fcfs"),
+}
+
+
+def _oracle_tasks(seeds: int) -> list[Params]:
+    return [{"part": "oracle", "max_chunk": chunked, "seed": seed} for chunked in (False, True) for seed in range(seeds)]
+
+
+def _oracle(params: Params) -> dict[str, Any]:
+    """Compare the two on some random settings; those with a largest chunk and shared prefixes have a known difference."""
+    from opt.plugins.vllm.oracle import compare, draw
+
+    found = []
+    for k in range(CONFIGS):
+        instance, settings = draw(
+            1000 * params["seed"] + k + 500 * params["max_chunk"], **({} if params["max_chunk"] else {"max_chunk": 0})
+        )
+        known = bool(settings["max_chunk"] and settings["prefix_cache"] and instance.prefix_ids is not None)
+        found.append((compare(instance, settings), settings, known))
+    agree = [comparison for comparison, _, _ in found if comparison.at is None]
+    return {
+        "configs": len(found),
+        "agree": len(agree),
+        "steps": sum(comparison.steps for comparison, _, _ in found),
+        "agreed_steps": sum(comparison.steps if comparison.at is None else comparison.at for comparison, _, _ in found),
+        "preemptions": sum(comparison.preemptions for comparison, _, _ in found),
+        "cached_tokens": sum(comparison.cached_tokens for comparison, _, _ in found),
+        "documented": sum(comparison.at is not None and known for comparison, _, known in found),
+        "differences": [
+            {"settings": settings, "step": comparison.at, "what": comparison.what, "documented": known}
+            for comparison, settings, known in found
+            if comparison.at is not None
+        ],
+    }
+
+
+def _oracle_tables(records: list[Record]) -> list[Table]:
+    names = ["configs", "agree", "documented", "steps", "agreed_steps", "preemptions", "cached_tokens"]
+    rows = []
+    for (chunked,), mine in grouped(records, "max_chunk").items():
+        sums = [sum(record["values"][name] for record in mine) for name in names]
+        rows.append(["with and without" if chunked else "without", *sums, sums[0] - sums[1] - sums[2]])
+    columns = ["largest chunk", "settings", "agree", "known difference", "steps", "equal steps", "preemptions", "cached tokens"]
+    return [Table("vLLM's scheduler and our policy, step by step", [*columns, "unknown difference"], rows)]
+
+
+def _serve_tasks(seeds: int) -> list[Params]:
+    return [{"part": "serve", "hints": hints, "seed": seed} for hints in ("true", "none") for seed in range(seeds)]
+
+
+def _serve(params: Params) -> dict[str, Any]:
+    """Serve one backlog under every scheduler."""
+    from opt.plugins.vllm.serve import backlog, serve
+
+    instance = backlog(REQUESTS, BLOCKS, BLOCK, params["seed"])
+    expected = instance.output.tolist() if params["hints"] == "true" else [-1] * instance.n  # -1 is no hint
+    serve(instance.take(np.arange(8)), None)  # the first start is slow
+    values: dict[str, Any] = {}
+    tokens = None
+    for name, (scheduler, policy) in SCHEDULERS.items():
+        run = serve(instance, scheduler, policy=policy, priority=instance.output.tolist(), hints=expected)
+        tokens = tokens or run.tokens
+        values[name] = {
+            "latency_ms": 1e3 * fmean(run.latency_s.values()),
+            "busy_ms": 1e3 * fmean(run.busy_s.values()),
+            "finished_at": fmean(run.finished_at.values()),
+            "iterations": len(run.iterations),
+            "preemptions": run.preemptions,
+            "recomputed": run.recomputed,
+            "same_tokens": run.tokens == tokens and len(run.tokens) == instance.n,
+        }
+    return values
+
+
+def _serve_tables(records: list[Record]) -> list[Table]:
+    tables = []
+    for (hints,), mine in grouped(records, "hints").items():
+        rows = []
+        for name in SCHEDULERS:
+            runs = [record["values"][name] for record in mine]
+            stock = [record["values"]["vLLM fcfs"] for record in mine]
+            ratios = [run["busy_ms"] / base["busy_ms"] for run, base in zip(runs, stock, strict=True)]
+            figures = [median(run[key] for run in runs) for key in ("latency_ms", "busy_ms", "finished_at", "iterations")]
+            sums = [sum(run[key] for run in runs) for key in ("preemptions", "recomputed")]
+            same = f"{sum(run['same_tokens'] for run in runs)}/{len(runs)}"
+            rows.append([name, *figures[:2], median(ratios), min(ratios), max(ratios), *figures[2:], *sums, same])
+        columns = [
+            "scheduler",
+            "mean latency ms",
+            "in processor ms",
+            "to fcfs",
+            "least",
+            "most",
+            "mean end, iteration",
+            "iterations",
+        ]
+        title = f"vLLM serving {REQUESTS} requests on {BLOCKS} blocks of {BLOCK}, hints: {hints}; {len(mine)} repetitions"
+        tables.append(Table(title, [*columns, "preemptions", "recomputed tokens", "same tokens"], rows))
+    return tables
+
+
+def _overhead_tasks(seeds: int) -> list[Params]:
+    return [{"part": "overhead", "seats": seats, "seed": seed} for seats in (16, 64) for seed in range(seeds)]
+
+
+def _overhead(params: Params) -> dict[str, Any]:
+    """Time deciding, in processor time of this thread: it does not count what other programs take."""
+    from opt.plugins import vllm as plugin
+    from opt.plugins.vllm.drive import build, run
+
+    seats = params["seats"]
+    blocks, n = 30 * seats, WAITING + 2 * seats
+    classes = {name: getattr(plugin, path.rpartition(".")[2]) for name, (path, _) in SCHEDULERS.items() if path}
+    values = {}
+    for name, scheduler in {"warm-up": plugin.SortedF, "vLLM fcfs": None, **classes}.items():
+        rng = np.random.default_rng(params["seed"])
+        instance = Instance(blocks * 16, rng.integers(20, 600, n), rng.integers(50, 400, n))
+        made = build(scheduler, blocks=blocks, seats=seats, budget=2048)
+        times: list[float] = []
+        _timed(made, times)
+        steps = run(made, instance, most=OVERHEAD_STEPS)
+        batch = fmean(len(step.tokens) for step in steps)
+        values[name] = {"median_us": 1e6 * median(times), "mean_us": 1e6 * fmean(times), "batch": batch}
+    del values["warm-up"]
+    return values
+
+
+def _timed(scheduler: Any, times: list[float]) -> None:
+    """Let a scheduler note the processor seconds of each of its steps."""
+    schedule, update = scheduler.schedule, scheduler.update_from_output
+
+    def decide(*args: Any, **kwargs: Any) -> Any:
+        begun = time.thread_time()
+        found = schedule(*args, **kwargs)
+        times.append(time.thread_time() - begun)
+        return found
+
+    def follow(*args: Any, **kwargs: Any) -> Any:
+        begun = time.thread_time()
+        found = update(*args, **kwargs)
+        times[-1] += time.thread_time() - begun
+        return found
+
+    scheduler.schedule, scheduler.update_from_output = decide, follow
+
+
+def _overhead_tables(records: list[Record]) -> list[Table]:
+    rows = []
+    for (seats,), mine in grouped(records, "seats").items():
+        for name in mine[0]["values"]:
+            runs = [record["values"][name] for record in mine]
+            stock = [record["values"]["vLLM fcfs"] for record in mine]
+            cells = [median(run[key] for run in runs) for key in ("median_us", "mean_us", "batch")]
+            ratios = [
+                median(run[key] / base[key] for run, base in zip(runs, stock, strict=True)) for key in ("median_us", "mean_us")
+            ]
+            rows.append([seats, name, *cells, *ratios])
+    columns = ["seats", "scheduler", "median us", "mean us", "mean batch", "median ratio", "mean ratio"]
+    return [Table(f"processor time of deciding a step, about {WAITING:,} requests waiting", columns, rows)]
+
+
+def _fit_tasks(seeds: int) -> list[Params]:
+    return [{"part": "fit", "seed": seed} for seed in range(seeds)]
+
+
+def _fit(params: Params) -> dict[str, Any]:
+    """Fit the log of one backlog, and replay another one of the same kind that the fit has not seen."""
+    from opt.fit.log import read_log, write_log
+    from opt.fit.models import fit_log
+    from opt.plugins.vllm.drive import TINY
+    from opt.plugins.vllm.serve import backlog, serve
+    from opt.sim.config import EngineConfig
+    from opt.sim.door import simulate
+
+    shape = TINY | EIGHT_LAYERS | {"num_key_value_heads": 8, "head_dim": 64}
+    serve(backlog(8, BLOCKS, BLOCK), None, shape=shape)
+    seen, unseen = (backlog(REQUESTS, BLOCKS, BLOCK, 100 + 2 * params["seed"] + k) for k in range(2))
+    first, second = (serve(instance, None, shape=shape) for instance in (seen, unseen))
+    limit = float(np.quantile([seconds for _, seconds in first.iterations], 0.97))  # a shared machine stalls now and then
+    rows = [row for row in first.iterations if row[1] <= limit]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log.jsonl"
+        write_log(rows, path, machine={"gpu": "CPU, one thread", "model": "random Llama, 8 layers"}, origin={"source": "vLLM"})
+        cost = fit_log([read_log(path)], "linear", name="cpu")
+    config = EngineConfig(block_size=BLOCK, token_budget=512, max_running=16, prefix_cache=False)
+    timeline = simulate(unseen, "vllm-fcfs", cost, engine=config)
+    real, ours = fmean(second.latency_s.values()), float(timeline.e2e_s.mean())
+    return {
+        "iterations": len(second.iterations),
+        "replayed_iterations": timeline.metrics["iterations"],
+        "preemptions": second.preemptions,
+        "replayed_preemptions": timeline.metrics["preemptions"],
+        "latency_s": real,
+        "replayed_s": ours,
+        "error": ours / real - 1,
+        "held_out": cost.error.get("held_out"),
+    }
+
+
+def _fit_tables(records: list[Record]) -> list[Table]:
+    rows = []
+    for record in records:
+        values = record["values"]
+        held = values["held_out"] or {}
+        counts = [values[key] for key in ("iterations", "replayed_iterations", "preemptions", "replayed_preemptions")]
+        rows.append(
+            [record["params"]["seed"], held.get("median"), held.get("p95"), *counts, values["latency_s"], values["error"]]
+        )
+    columns = [
+        "seed",
+        "held-out median",
+        "held-out P95",
+        "iterations",
+        "replayed",
+        "preemptions",
+        "replayed",
+        "mean latency s",
+        "error",
+    ]
+    return [Table("vLLM on eight layers: its log fitted, a run that the fit has not seen replayed", columns, rows)]
+
+
+def _trees_tasks(seeds: int) -> list[Params]:
+    return [{"part": "trees", "page": page, "seed": seed} for page in (1, 16) for seed in range(seeds)]
+
+
+def _trees(params: Params) -> dict[str, Any]:
+    """Match and insert the same prompts in every tree."""
+    from opt.plugins.sglang.trees import race
+
+    found: dict[str, Any] = race(seed=params["seed"], page=params["page"])
+    return found
+
+
+def _trees_tables(records: list[Record]) -> list[Table]:
+    rows = []
+    for (page,), mine in grouped(records, "page").items():
+        for name in mine[0]["values"]:
+            runs = [record["values"][name] for record in mine]
+            cells = [median(run[key] for run in runs) for key in ("match_us", "again_us", "insert_us")]
+            rows.append([page, name, *cells, all(run["equal_hits"] for run in runs), median(run["hit_share"] for run in runs)])
+    columns = ["tokens to a page", "tree", "match us", "again us", "insert us", "equal hits", "hit share"]
+    return [Table("prefix trees: one call each for every prompt, medians over seeds of the means", columns, rows)]
+
+
+PARTS = {
+    "oracle": (_oracle_tasks, _oracle, _oracle_tables),
+    "serve": (_serve_tasks, _serve, _serve_tables),
+    "overhead": (_overhead_tasks, _overhead, _overhead_tables),
+    "fit": (_fit_tasks, _fit, _fit_tables),
+    "trees": (_trees_tasks, _trees, _trees_tables),
+}
+
+
+def _tasks(seeds: int) -> list[Params]:
+    return [task for tasks, _, _ in PARTS.values() for task in tasks(seeds)]
+
+
+def _measure(params: Params) -> dict[str, Any]:
+    return PARTS[params["part"]][1](params)
+
+
+def _tables(records: list[Record]) -> list[Table]:
+    parts = grouped(records, "part")
+    return [table for name, (_, _, tables) in PARTS.items() if (name,) in parts for table in tables(parts[(name,)])]
+
+
+ENGINES = Suite("engines", "inside vLLM and SGLang: the oracle, latency, overhead, a fitted log", _tasks, _measure, _tables)
