@@ -136,6 +136,18 @@ def test_what_is_said_of_sloweave_follows_from_the_records():
     assert CLAIMS["sloweave"].pictures(records)
 
 
+MADE = {"sorted-f": _backlog, "feather": _groups, "kairos": _routers, "sloweave": _chunks}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+@pytest.mark.parametrize("at", [0, -1])
+def test_one_task_is_enough_to_say_something(claim, at):
+    """As after an interrupt: every part of the report on what is there, whichever task that is."""
+    section = HEADLINE.sections([_records(claim, MADE[claim])[at]])[1]
+    assert section.tables[0].rows
+    assert section.pictures[0].figure.axes
+
+
 def test_the_command_writes_the_reports(monkeypatch, tmp_path, capsys):
     """One small cell of one claim, measured in a process of its own: a table, a page and Markdown."""
     monkeypatch.setattr("opt.bench.claims.backlog.QUICK", (("mixture", 50, 16_492),))
@@ -145,7 +157,7 @@ def test_the_command_writes_the_reports(monkeypatch, tmp_path, capsys):
     shown_there = capsys.readouterr()
     assert "arXiv 2508.06133" in shown_there.out
     assert "[1/1, " in shown_there.err  # a line, not a bar: this is no terminal
-    assert "mixture, 50 in 16,492" in " ".join(Page(page.read_text()).cells)
+    assert "mixture, 50 in 16,492" in " ".join(" ".join(Page(page.read_text()).cells).split())
     assert "| mixture | 50 | 16,492 | 1 |" in text.read_text()
 
 

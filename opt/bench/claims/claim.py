@@ -56,7 +56,7 @@ class Claim:
     pictures: Callable[[list[Record]], list[Picture]]
 
 
-WIDTH = 110  # characters of a line in the summary
+WIDTH = 60  # characters of a line in the summary: with the names beside it, a terminal of 80
 
 
 def summary(claim: Claim, records: list[Record]) -> Table:
