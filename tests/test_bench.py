@@ -97,6 +97,18 @@ def test_a_process_ends_with_the_one_that_started_it():
     assert not _lives(child)
 
 
+def test_two_runs_do_not_share_a_file(small_scale, tmp_path):
+    path = tmp_path / "scale.jsonl"
+
+    def again(*_):
+        with pytest.raises(InstanceError, match="another run is writing"):
+            run_suite(SCALE, seeds=1, path=path)
+        raise KeyboardInterrupt
+
+    assert run_suite(SCALE, seeds=1, path=path, progress=again).interrupted
+    assert len(path.read_text().splitlines()) == 1
+
+
 def _lives(process):
     try:
         return " Z " not in Path(f"/proc/{process}/stat").read_text()

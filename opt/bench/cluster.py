@@ -13,7 +13,7 @@ import logging
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,9 @@ class ClusterError(ValueError):
     """The cluster cannot run the tasks; the message says why and what to do."""
 
 
-def results_on(address: str, suite: str, tasks: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+def results_on(
+    address: str, suite: str, tasks: Mapping[str, dict[str, Any]]
+) -> Generator[tuple[str, dict[str, Any]], None, None]:
     """Yield (key, result) as tasks end on the cluster, each key once; leaving early ends what still runs there.
 
     Args:

@@ -8,9 +8,11 @@ already holds. A run that was cut short and resumed gives the records of one tha
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -111,21 +113,13 @@ def run_suite(
         options: further arguments of the suite's `tasks`.
 
     Raises:
-        InstanceError: the file holds something else.
+        InstanceError: the file holds something else, or another run is writing to it.
         ImportError, ClusterError: see `opt.bench.cluster.results_on`.
     """
     tasks = {_key(suite.name, params): params for params in suite.tasks(seeds, **options)}
-    known = {record["key"]: record for record in _read_records(path) if record["key"] in tasks and "error" not in record}
-    waiting = {key: params for key, params in tasks.items() if key not in known}
-    report = progress or (lambda _done, _all, _what: None)
-    interrupted = False
-    try:
-        for key, result in _results(suite.name, waiting, jobs) if cluster is None else _on(cluster, suite.name, waiting):
-            known[key] = {"suite": suite.name, "key": key, "params": tasks[key], **result}
-            _append(path, known[key])
-            report(len(known), len(tasks), key)
-    except KeyboardInterrupt:
-        interrupted = True
+    with _held(path):
+        known = {record["key"]: record for record in _read_records(path) if record["key"] in tasks and "error" not in record}
+        interrupted = _run_waiting(suite.name, tasks, known, jobs, cluster, path, progress or (lambda _done, _all, _what: None))
     records = [known[key] for key in tasks if key in known]
     good = [record for record in records if "error" not in record]
     if suite.finish is not None and good:
@@ -133,7 +127,43 @@ def run_suite(
     return Outcome(good, interrupted, len(records) - len(good))
 
 
-def _results(suite: str, tasks: Mapping[str, Params], jobs: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def _run_waiting(
+    suite: str,
+    tasks: Mapping[str, Params],
+    known: dict[str, Record],
+    jobs: int,
+    cluster: str | None,
+    path: Path | None,
+    report: Callable[[int, int, str], None],
+) -> bool:
+    """Run the tasks that are not known, add their records to `known` and to the file, and tell whether it was interrupted."""
+    waiting = {key: params for key, params in tasks.items() if key not in known}
+    try:
+        with contextlib.closing(_results(suite, waiting, jobs) if cluster is None else _on(cluster, suite, waiting)) as results:
+            for key, result in results:
+                known[key] = {"suite": suite, "key": key, "params": tasks[key], **result}
+                _append(path, known[key])
+                report(len(known), len(tasks), key)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def _held(path: Path | None) -> Iterator[None]:
+    """Keep other runs from the file meanwhile, since both would run, and append, what it lacks."""
+    if path is None:
+        yield
+        return
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InstanceError(f"{path}: another run is writing to it; wait for its end, or give another file") from None
+        yield
+
+
+def _results(suite: str, tasks: Mapping[str, Params], jobs: int) -> Generator[tuple[str, Record], None, None]:
     """Yield (key, result) as tasks end, each in a process of its own, `jobs` at a time; leaving early ends them all."""
     waiting = list(tasks.items())[::-1]
     running: dict[int, tuple[subprocess.Popen[bytes], str]] = {}
@@ -155,7 +185,7 @@ def _results(suite: str, tasks: Mapping[str, Params], jobs: int) -> Iterator[tup
             end(process)
 
 
-def _on(cluster: str, suite: str, tasks: Mapping[str, Params]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _on(cluster: str, suite: str, tasks: Mapping[str, Params]) -> Generator[tuple[str, Record], None, None]:
     from opt.bench.cluster import results_on
 
     return results_on(cluster, suite, tasks)
