@@ -10,8 +10,9 @@ waiting queue tried, head first, and the first that cannot be admitted blocks th
 Held step by step against vLLM 0.32's own scheduler (`kvopt bench engines`): tokens of every request, victims, who ends,
 cached tokens, blocks in use. Differences that are left:
 
-* With `max_chunk`, when two requests compute the same prompt at the same time, the one behind offers nothing further of it
-  to the prefix cache here; in vLLM it offers what comes after, and copies of the same block are found one after another.
+* Two requests may compute the same block: at once under `max_chunk`, or because the last token of a prompt is always computed
+  anew. vLLM's prefix cache keeps both copies, and what either computes after it; ours knows the first. So vLLM now and then
+  finds a few blocks more.
 * Under `priority`, a request whose chunk is in the step is never preempted in it. vLLM does that, and then keeps blocks in
   its prefix cache that were never computed.
 * Without a prefix cache's hashes (`prefix` in the instance), nothing is found again but by the preempted request itself.
