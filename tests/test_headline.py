@@ -79,13 +79,16 @@ def _groups(params):
     rates = dict.fromkeys(feather.POLICIES_RUN, 100.0) | {"feather-bandit": 100 * gain, "sglang-dfs-weight": 150.0}
     run = {"max_wait_s": 1.0, "scheduler_share": 0.001}
     runs = {name: {"tokens_per_s": rate, **run} for name, rate in rates.items()}
-    return {"cells": [{"shared": 1024, "longest": 10, "arrivals": "burst", "runs": runs}]}
+    return {"cells": [{"shared": 5120, "longest": 10, "arrivals": "burst", "runs": runs}]}
 
 
 def test_what_is_said_of_feather_follows_from_the_records():
     records = _records("feather", _groups)
     verdict = CLAIMS["feather"].verdict(records)
     assert "price of a repeated read 1 (no locality): the bandit has 1.64 (0.90 to 3.00) times the" in verdict.measured
+    assert verdict.measured.startswith(
+        "5 groups of 5K shared tokens or more: 0.90 (0.90 to 0.90) times vLLM FCFS, reported about 4"
+    )
     assert "1.10 (0.60 to 2.00) times that of the best usual policy" in verdict.measured
     assert verdict.measured.endswith("without sharing 1.00 (1.00 to 1.00) times vLLM FCFS")
     assert "price of a repeated read 1 (no locality), 1 of 2 cells, with 100 groups" in verdict.holds
