@@ -43,7 +43,7 @@ def predict(instance: Instance, kind: str, *, error: str | float = 0.5, seed: in
         InstanceError: an unknown kind, or an error out of range.
 
     >>> predict(Instance(memory=100, prompt=[5, 5], output=[10, 40]), "noisy", error=0.5, seed=1).predicted.tolist()
-    [10, 59]
+    [10, 58]
     """
     if kind not in PREDICTORS:
         raise InstanceError(f"predictions of kind {kind!r} are not known; known: {', '.join(PREDICTORS)}")

@@ -18,8 +18,8 @@ import numpy as np
 from opt.core.certify import check_schedule
 from opt.core.columns import IntArray
 from opt.core.instance import Instance
+from opt.core.jit import compiled
 from opt.solvers.bounds import best_bound
-from opt.solvers.jit import compiled
 from opt.solvers.registry import SOLVERS
 
 __all__ = ["Champion", "fastest", "hunt_groups", "hunt_small", "latency", "optimum"]

@@ -64,7 +64,7 @@ def test_bound_seed_and_mode_are_passed_on():
     (row,) = compare([four()], solvers=["svf"], bound="volume")
     assert (row["bound_method"], row["lower_bound"]) == ("volume", 15)
     (row,) = compare([four()], solvers=["svf"], kv="shared")
-    assert row["bound_method"] == "trivial"
+    assert row["bound_method"] == "shared-mean-busy-time"
     many = Instance(20, [k % 7 for k in range(40)], [1 + k % 9 for k in range(40)])
     for seed in (1, 2):
         (row,) = compare([many], solvers=["random"], seed=seed)

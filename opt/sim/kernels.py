@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from opt.core.columns import FloatArray, IntArray
 from opt.core.cost.formula import iteration_seconds
-from opt.solvers.jit import compiled
+from opt.core.jit import compiled
 from opt.solvers.ledger import FAR, earliest
 
 __all__ = [

@@ -23,8 +23,8 @@ from __future__ import annotations
 
 import math
 
+from opt.core.jit import compiled
 from opt.sim.config import EngineConfig
-from opt.solvers.jit import compiled
 
 __all__ = ["ALL_LEAST_DECODES", "ALL_LEAST_TOKENS", "cheap_reads", "repeated_kv"]
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from opt.core.columns import IntArray
 from opt.core.instance import Instance
-from opt.solvers.jit import compiled
+from opt.core.jit import compiled
 
 __all__ = ["batch_f", "batch_fits", "exact_batches", "exact_work", "fast_batches"]
 

@@ -19,7 +19,7 @@ from opt.core.certify import check_schedule
 from opt.core.columns import FloatArray, IntArray
 from opt.core.exact import exact_sum
 from opt.core.instance import Instance
-from opt.solvers.jit import compiled
+from opt.core.jit import compiled
 from opt.solvers.prices import Dual, Stage, climbed
 from opt.solvers.serial import pack_serial
 

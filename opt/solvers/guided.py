@@ -27,8 +27,8 @@ import numpy as np
 from opt.core.columns import FloatArray, IntArray
 from opt.core.exact import exact_sum
 from opt.core.instance import Instance
+from opt.core.jit import compiled
 from opt.core.model import Proposal
-from opt.solvers.jit import compiled
 
 __all__ = ["alpha_points", "guided"]
 

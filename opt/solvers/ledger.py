@@ -24,7 +24,7 @@ import heapq
 import numpy as np
 
 from opt.core.columns import IntArray
-from opt.solvers.jit import compiled
+from opt.core.jit import compiled
 
 __all__ = ["FAR", "advance", "earliest", "new_profile", "occupy", "pack_skip", "pack_strict", "split"]
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from opt.core.columns import IntArray
 from opt.core.instance import Instance
+from opt.core.jit import compiled
 from opt.core.model import Proposal
-from opt.solvers.jit import compiled
 from opt.solvers.ledger import FAR, advance, earliest, new_profile, occupy
 from opt.solvers.staggered import queues
 

@@ -32,7 +32,7 @@ from __future__ import annotations
 import numpy as np
 
 from opt.core.columns import IntArray
-from opt.solvers.jit import compiled
+from opt.core.jit import compiled
 from opt.solvers.ledger import FAR, advance, earliest
 from opt.solvers.rollout import CANDIDATES, plan_window
 from opt.solvers.staggered import TICKS

@@ -20,9 +20,9 @@ import numpy as np
 
 from opt.core.columns import FloatArray, IntArray
 from opt.core.instance import Instance
+from opt.core.jit import compiled
 from opt.core.model import Bound
 from opt.core.priced import Prices, priced_value
-from opt.solvers.jit import compiled
 from opt.solvers.worker import Ended, run_apart
 
 __all__ = ["Dual", "Stage", "climbed", "price_bound", "prices", "prices_apart"]

@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from opt.core.columns import FloatArray, IntArray
-from opt.solvers.jit import compiled
+from opt.core.jit import compiled
 from opt.solvers.ledger import FAR
 from opt.solvers.windows import improved, packed, ranked, simulated
 

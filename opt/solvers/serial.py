@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opt.core.columns import IntArray
-from opt.solvers.jit import compiled
+from opt.core.jit import compiled
 from opt.solvers.ledger import FAR, advance, earliest, new_profile, occupy, split
 
 __all__ = ["pack_serial"]

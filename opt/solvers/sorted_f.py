@@ -21,9 +21,9 @@ import numpy as np
 from opt.core.columns import IntArray
 from opt.core.exact import exact_sum
 from opt.core.instance import Instance
+from opt.core.jit import compiled
 from opt.core.model import Proposal
 from opt.solvers.fmetric import exact_batches, exact_work, fast_batches
-from opt.solvers.jit import compiled
 from opt.solvers.ledger import pack_skip, pack_strict
 from opt.solvers.serial import pack_serial
 

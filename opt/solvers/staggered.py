@@ -41,8 +41,8 @@ import numpy as np
 from opt.core.columns import IntArray
 from opt.core.exact import exact_sum
 from opt.core.instance import Instance
+from opt.core.jit import compiled
 from opt.core.model import Proposal
-from opt.solvers.jit import compiled
 from opt.solvers.ledger import FAR, advance, earliest, new_profile, occupy, pack_skip, pack_strict
 from opt.solvers.orders import order_of
 from opt.solvers.serial import pack_serial

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from opt.core.columns import IntArray
-from opt.solvers.jit import compiled
+from opt.core.jit import compiled
 from opt.solvers.ledger import FAR, advance, earliest, occupy, split
 
 ALLOWANCE = 100  # a plan may be worse than the best by one part in so many

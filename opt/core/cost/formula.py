@@ -6,10 +6,6 @@ A compiled loop of another module may call `iteration_seconds` itself: it is num
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar, cast
-
-import numba
 import numpy as np
 
 from opt.core.columns import FloatArray
@@ -36,17 +32,12 @@ from opt.core.cost.layout import (
     PER_TOKEN,
     PREFILL_BASE,
 )
+from opt.core.jit import compiled
 
 __all__ = ["iteration_seconds", "rows_seconds"]
 
-Loop = TypeVar("Loop", bound=Callable[..., object])
 
-
-def _compiled(function: Loop) -> Loop:
-    return cast(Loop, numba.njit(cache=True, nogil=True)(function))
-
-
-@_compiled
+@compiled
 def _line_between(c: FloatArray, knots: int, tokens: float) -> float:
     """Return the piecewise linear function through the knots at `tokens`."""
     if tokens <= c[FIRST_KNOT]:
@@ -59,7 +50,7 @@ def _line_between(c: FloatArray, knots: int, tokens: float) -> float:
     return float(low + share * (c[k + knots] - low))
 
 
-@_compiled
+@compiled
 def _dense(c: FloatArray, tokens: float) -> float:
     """Return the time of all that depends on the number of tokens alone."""
     knots = int(c[KNOTS])
@@ -74,7 +65,7 @@ def _dense(c: FloatArray, tokens: float) -> float:
     return float(high * (1.0 + (low / high) ** exponent) ** (1.0 / exponent))
 
 
-@_compiled
+@compiled
 def iteration_seconds(
     c: FloatArray,
     prefill_tokens: float,
@@ -99,7 +90,7 @@ def iteration_seconds(
     return float(seconds)
 
 
-@_compiled
+@compiled
 def rows_seconds(c: FloatArray, rows: FloatArray) -> FloatArray:
     """Return the seconds (m,) of the iterations in `rows` (m, 7), a column for each field of `Load`."""
     found = np.empty(len(rows), np.float64)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from opt.core.columns import FloatArray, IntArray
 from opt.core.cost.formula import iteration_seconds
-from opt.solvers.jit import compiled
+from opt.core.jit import compiled
 
 __all__ = ["best_mix", "in_time", "largest_chunk", "seconds_with", "two_steps"]
 

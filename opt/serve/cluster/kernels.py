@@ -22,7 +22,7 @@ from opt.core.cost.layout import (
     PER_PREFILL_TOKEN,
     PER_TOKEN,
 )
-from opt.solvers.jit import compiled
+from opt.core.jit import compiled
 
 __all__ = ["LADDER", "alone_s", "chunked_s", "largest_chunk", "prompt_s", "quickest_s", "replay", "step_s"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from opt.core.columns import FloatArray
 from opt.core.cost.formula import iteration_seconds
 from opt.core.cost.layout import LOCALITY
+from opt.core.jit import compiled
 from opt.sim.sharing import cheap_reads
-from opt.solvers.jit import compiled
 
 __all__ = ["EVERY", "HOST", "HOST_EACH", "L2", "MEMORY", "SEATS", "UNIT", "block_costs", "decode_step"]
 

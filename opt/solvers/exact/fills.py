@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from opt.core.columns import IntArray
+from opt.core.jit import compiled
 from opt.solvers.exact.items import INF, Items
-from opt.solvers.jit import compiled
 
 __all__ = ["fill_pairs", "fill_triples", "rank"]
 

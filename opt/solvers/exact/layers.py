@@ -31,9 +31,9 @@ import numpy as np
 import numpy.typing as npt
 
 from opt.core.columns import IntArray
+from opt.core.jit import compiled
 from opt.solvers.exact.items import Items
 from opt.solvers.exact.ramps import bound_of
-from opt.solvers.jit import compiled
 
 __all__ = ["Children", "Market", "States", "expand", "first_layer", "no_children"]
 

@@ -34,9 +34,9 @@ import numpy as np
 import numpy.typing as npt
 
 from opt.core.columns import IntArray
+from opt.core.jit import compiled
 from opt.solvers.exact.fills import fill_pairs, fill_triples, rank
 from opt.solvers.exact.items import INF, NEVER, Items
-from opt.solvers.jit import compiled
 
 __all__ = ["Tables", "bound_of", "fill", "state_value", "table_bytes", "visits"]
 

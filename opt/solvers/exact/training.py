@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from opt.core.columns import IntArray
+from opt.core.jit import compiled
 from opt.solvers.exact.items import NEVER, Items, items_of
 from opt.solvers.exact.layers import Market, States
 from opt.solvers.exact.ramps import Tables, bound_of, fill, state_value, table_bytes, visits
-from opt.solvers.jit import compiled
 
 __all__ = ["Lesson", "Priced", "Trainer", "entries", "raise_bounds", "smith_prices"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opt.core.columns import FloatArray, IntArray
-from opt.solvers.jit import compiled
+from opt.core.jit import compiled
 from opt.solvers.search.moves import Room, draw, propose
 from opt.solvers.search.plan import Plan, Requests, first_after, resort
 

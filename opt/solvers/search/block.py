@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opt.core.columns import IntArray
-from opt.solvers.jit import compiled
+from opt.core.jit import compiled
 from opt.solvers.ledger import FAR
 from opt.solvers.search.plan import Plan, Requests, first_after
 

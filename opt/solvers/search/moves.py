@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opt.core.columns import IntArray
-from opt.solvers.jit import compiled
+from opt.core.jit import compiled
 from opt.solvers.ledger import FAR, advance, earliest, occupy, split
 from opt.solvers.search.block import Block, Profile, block_profile, least_delay, overlay
 from opt.solvers.search.plan import Plan, Requests, first_after

@@ -8,7 +8,7 @@ import numpy as np
 
 from opt.core.columns import IntArray
 from opt.core.instance import Instance
-from opt.solvers.jit import compiled
+from opt.core.jit import compiled
 
 __all__ = ["Plan", "Requests", "first_after", "new_plan", "requests_of", "resort"]
 
