@@ -30,7 +30,7 @@ REQUESTS, BLOCKS, BLOCK = 40, 24, 32
 EIGHT_LAYERS = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8, "num_attention_heads": 8}
 WAITING, OVERHEAD_STEPS = 1000, 200
 
-# name: (scheduler class, vLLM's policy)
+# name: (scheduler class, vLLM's policy). SortedF is last: it loads numba, after which vLLM does not start again in a process.
 SCHEDULERS: dict[str, tuple[str | None, str]] = {
     "vLLM fcfs": (None, "fcfs"),
     "vLLM priority (by output)": (None, "priority"),
@@ -203,17 +203,19 @@ def _fit_tasks(seeds: int) -> list[Params]:
 
 def _fit(params: Params) -> dict[str, Any]:
     """Fit the log of one backlog, and replay another one of the same kind that the fit has not seen."""
-    from opt.fit.log import read_log, write_log
-    from opt.fit.models import fit_log
     from opt.plugins.vllm.drive import TINY
     from opt.plugins.vllm.serve import backlog, serve
-    from opt.sim.config import EngineConfig
-    from opt.sim.door import simulate
 
     shape = TINY | EIGHT_LAYERS | {"num_key_value_heads": 8, "head_dim": 64}
     serve(backlog(8, BLOCKS, BLOCK), None, shape=shape)
     seen, unseen = (backlog(REQUESTS, BLOCKS, BLOCK, 100 + 2 * params["seed"] + k) for k in range(2))
     first, second = (serve(instance, None, shape=shape) for instance in (seen, unseen))
+    # Only now: vLLM does not start in a process that has loaded numba.
+    from opt.fit.log import read_log, write_log
+    from opt.fit.models import fit_log
+    from opt.sim.config import EngineConfig
+    from opt.sim.door import simulate
+
     limit = float(np.quantile([seconds for _, seconds in first.iterations], 0.97))  # a shared machine stalls now and then
     rows = [row for row in first.iterations if row[1] <= limit]
     with tempfile.TemporaryDirectory() as folder:

@@ -21,6 +21,7 @@ Settings (`opt.plugins.settings`): `--additional-config '{"kvopt": {"patience_s"
 Tested with vLLM 0.32. vLLM calls its scheduler interface internal, so other versions are refused. The classes extend the
 synchronous scheduler: with them vLLM switches asynchronous scheduling off, and says so. Not supported, and refused at the
 start: `--scheduling-policy priority`, models with several kinds of KV cache, more than one pipeline stage.
+In Python, start vLLM before anything that loads numba (`opt.simulate`, most solvers): vLLM 0.32 fails to start after it.
 """
 
 from __future__ import annotations
