@@ -9,10 +9,11 @@ import pytest
 import instances
 import opt
 import opt.core
+import opt.serve
 import opt.sim
 import opt.solvers
 
-TREES = (opt.core, opt.solvers, opt.sim, instances)
+TREES = (opt.core, opt.solvers, opt.sim, opt.serve, instances)
 
 
 def modules():
