@@ -5,6 +5,8 @@ It needs vLLM and SGLang (`make test-engines` sets an environment up); without o
 Parts:
     oracle    vLLM's own scheduler against our vLLM policies, step by step, on random requests and settings
     serve     vLLM on a small model with random weights: a backlog of mixed lengths on few blocks, stock and our schedulers
+              (without hints, limits stand in at first, and here a request's limit is its true output, so that all have it
+              whoever schedules; the quantile takes over after 16 requests: no harder test than that)
     overhead  processor time of deciding a step with 1,000 requests waiting, in one process
     fit       an iteration log of vLLM on an eight-layer model, fitted, and replayed by our engine
     trees     prefix trees: SGLang's beside ours, the same prompts, hit lengths compared

@@ -215,6 +215,14 @@ class SortedF(Ordered):
         super().__init__(*args, **kwargs)
         self._formed_at = 0
         self._rank: dict[str, float] = {}
+        self._compile()
+
+    def _compile(self) -> None:
+        """Compile the former now, so that no request waits for it."""
+        from opt.core.instance import Instance
+        from opt.solvers.fmetric import fast_batches
+
+        fast_batches(Instance(10, [1, 2], [1, 2]))
 
     def key(self, request: Any) -> float:
         """Return the place of the batches; newcomers have none yet."""
