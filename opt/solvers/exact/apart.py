@@ -30,6 +30,7 @@ __all__ = ["MEMORY_MB", "Progress", "Refusal", "Task", "Tell", "positive", "solv
 Tell: TypeAlias = Callable[[tuple[str, Any]], None]  # ("start", (n,) starts) or ("bound", an integer below every total latency)
 Task: TypeAlias = Callable[..., Proposal]  # (tell, instance, start, deadline, seed, settings)
 Progress: TypeAlias = Callable[[int | None, int | None], None]  # (incumbent, lower bound), both total latencies
+AtOnce: TypeAlias = Callable[[Instance, IntArray, float], Proposal | None]  # (instance, start, deadline)
 Refusal: TypeAlias = Callable[[Instance, IntArray | None], str | None]
 
 MEMORY_MB = 2000  # what a search may take, unless its caller says otherwise
@@ -51,6 +52,7 @@ def solve_apart(
     time_limit: float | None,
     on_progress: Progress | None,
     settings: Mapping[str, Any],
+    at_once: AtOnce | None = None,
 ) -> Proposal:
     """Return the best schedule of the portfolio and of `task` in a worker, within the time limit.
 
@@ -62,6 +64,7 @@ def solve_apart(
         seed, time_limit: as everywhere; the limit covers the portfolio, the start of the worker and the search.
         on_progress: told the incumbent and the bound whenever one of them improves.
         settings: passed on to the task.
+        at_once: tried before in this process, for tenths of a second: starting a worker takes longer.
     """
     begun = time.monotonic()
     refused = refusal(instance, None)
@@ -81,7 +84,15 @@ def solve_apart(
     if time_limit is not None:
         deadline = begun + time_limit
         kill = deadline + 0.1 + 0.02 * time_limit  # the search should end by itself and say how far it came
-    outcome = run_apart(task, instance, first.start, deadline, seed, dict(settings), deadline=kill, heard=best.hear)
+    if at_once is not None:
+        try:
+            quick = at_once(instance, first.start, deadline)
+        except KeyboardInterrupt:
+            return best.proposal(Outcome("interrupted"), stats)
+        if quick is not None and quick.exhausted:
+            return best.proposal(Outcome("done", quick), stats)
+        best.hear(("start", None if quick is None else quick.start))
+    outcome = run_apart(task, instance, best.start, deadline, seed, dict(settings), deadline=kill, heard=best.hear)
     return best.proposal(outcome, stats)
 
 

@@ -52,6 +52,9 @@ def exact(
     """
     most = positive("memory_mb", memory_mb)
 
+    def at_once(known: Instance, start: IntArray, deadline: float) -> Proposal | None:
+        return None if layered(known, start, most) else _short_tree(known, start, deadline)
+
     def refusal(known: Instance, start: IntArray | None) -> str | None:
         return None if layered(known, start, most) else _model_refusal(known, start, most)
 
@@ -63,18 +66,32 @@ def exact(
         time_limit=time_limit,
         on_progress=on_progress,
         settings={"threads": positive("threads", threads), "plain": False, "memory_mb": most},
+        at_once=at_once,
     )
 
 
 def layered(instance: Instance, start: IntArray | None, memory_mb: int) -> bool:
     """Return whether the layered search is the method to take: where it is better, or the only one that fits."""
-    if dp_refusal(instance, memory_mb) is not None:
+    if together(instance) >= FEW and _model_refusal(instance, start, memory_mb) is None:
         return False
-    return together(instance) < FEW or _model_refusal(instance, start, memory_mb) is not None
+    return dp_refusal(instance, memory_mb) is None
 
 
 def _model_refusal(instance: Instance, start: IntArray | None, memory_mb: int) -> str | None:
     return model_refusal(instance, start, plain=False, most=memory_mb * 10**6 // BYTES)
+
+
+def _short_tree(instance: Instance, start: IntArray, deadline: float) -> Proposal | None:
+    """Return what a short tree of start windows comes to; None where it does not apply.
+
+    A tree spans every round up to the last arrival, so long quiet spells are left to CP-SAT, which shortens them.
+    """
+    if instance.n > CPSAT_UP_TO or compact(instance)[1].any() or tree_refusal(instance, start) is not None:
+        return None
+    tree = Tree(instance, start)
+    if tree.solve(deadline, NODES):
+        return Proposal(tree.start, tree.bound(), exhausted=True, stop_reason="proved", stats={"method": "tree"})
+    return Proposal(tree.start, stop_reason="work_limit")
 
 
 def exact_task(tell: Tell, instance: Instance, start: IntArray, deadline: float, seed: int, settings: dict[str, Any]) -> Proposal:
@@ -83,14 +100,6 @@ def exact_task(tell: Tell, instance: Instance, start: IntArray, deadline: float,
         found = dp_task(tell, instance, start, deadline, seed, settings)
         return replace(found, stats={"method": "dp", **found.stats})
     effort = EFFORT if instance.n <= CPSAT_UP_TO else GLANCE
-    # A tree spans every round up to the last arrival, so long quiet spells are left to CP-SAT, which shortens them.
-    busy = not compact(instance)[1].any()
-    if instance.n <= CPSAT_UP_TO and busy and tree_refusal(instance, start) is None:
-        tree = Tree(instance, start)
-        if tree.solve(deadline, NODES):
-            return Proposal(tree.start, tree.bound(), exhausted=True, stop_reason="proved", stats={"method": "tree"})
-        tell(("start", tree.start))
-        start = tree.start
     found = cpsat_task(tell, instance, start, deadline, seed, {**settings, "effort": effort})
     if found.exhausted or found.start is None or found.stop_reason == "time_limit":
         return replace(found, stats={"method": "cpsat", **found.stats})
