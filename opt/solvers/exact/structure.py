@@ -23,7 +23,7 @@ __all__ = ["exact", "exact_task", "together"]
 FEW = Fraction(19, 5)  # that run together, below which trajectories beat time indexing (measured: n = 8 .. 25, M = 30 .. 50)
 CPSAT_UP_TO = 16  # requests; CP-SAT's learning pays on these, HiGHS's bounds on more
 NODES = 300  # of a tree of start windows before CP-SAT: tenths of a second, and a certificate where they suffice
-EFFORT, GLANCE = 30.0, 3.0  # of CP-SAT before HiGHS takes over, in its own deterministic units (about a second each)
+EFFORT = 30.0  # of CP-SAT before HiGHS takes over, in its own deterministic units (about a second each)
 
 
 def exact(
@@ -47,7 +47,7 @@ def exact(
 
     Requests that are all there at the start and of which fewer than 3.8 run together go to the layered search (`dp`).
     The others get a short tree of start windows (up to 16 requests; where it closes, the optimum has a certificate), then
-    CP-SAT on price-cut windows (briefly beyond 16 requests), then HiGHS. What is too large for all of them gets the
+    price-cut windows for CP-SAT (up to 16 requests) and HiGHS. What is too large for all of them gets the
     portfolio's answer, and `stats["refused"]` says why.
     """
     most = positive("memory_mb", memory_mb)
@@ -99,9 +99,11 @@ def exact_task(tell: Tell, instance: Instance, start: IntArray, deadline: float,
     if layered(instance, start, settings["memory_mb"]):
         found = dp_task(tell, instance, start, deadline, seed, settings)
         return replace(found, stats={"method": "dp", **found.stats})
-    effort = EFFORT if instance.n <= CPSAT_UP_TO else GLANCE
-    found = cpsat_task(tell, instance, start, deadline, seed, {**settings, "effort": effort})
-    if found.exhausted or found.start is None or found.stop_reason == "time_limit":
-        return replace(found, stats={"method": "cpsat", **found.stats})
-    last = milp_task(tell, instance, found.start, deadline, seed, settings)
-    return replace(last, stats={"method": "milp", **found.stats, **last.stats})
+    stats: dict[str, Any] = {}
+    if instance.n <= CPSAT_UP_TO:
+        found = cpsat_task(tell, instance, start, deadline, seed, {**settings, "effort": EFFORT})
+        if found.exhausted or found.start is None or found.stop_reason == "time_limit":
+            return replace(found, stats={"method": "cpsat", **found.stats})
+        start, stats = found.start, dict(found.stats)
+    last = milp_task(tell, instance, start, deadline, seed, settings)
+    return replace(last, stats={"method": "milp", **stats, **last.stats})
