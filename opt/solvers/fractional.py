@@ -25,7 +25,8 @@ from opt.solvers.serial import pack_serial
 
 __all__ = ["fractional_value"]
 
-STAGES: tuple[Stage, ...] = ((700, 1e-3, 300), (2800, 4e-4, 900))  # warmer than for the bound: smoother shares pack better
+# Warmer than for the bound: smoother shares pack better.
+STAGES: tuple[Stage, ...] = ((700, 1e-3, 600), (1400, 8e-4, 600), (2800, 6e-4, 1500), (2800, 4e-4, 2500))
 SOONER = 0.01  # of the mean round: how much earlier than its share a piece may start
 
 
