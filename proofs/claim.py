@@ -19,10 +19,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-__all__ = ["Claim", "Finding", "Kind", "Outcome", "Reference", "Report", "Step", "prove"]
+__all__ = ["OFFLINE", "STRICT", "TIES", "Claim", "Finding", "Kind", "Outcome", "Reference", "Report", "Step", "prove"]
 
 Kind: TypeAlias = Literal["symbolic", "exhaustive", "argued", "tested", "numeric"]
 Outcome: TypeAlias = Literal["established", "numeric only", "refuted"]
+
+OFFLINE = "offline: all requests are there at round 0"
+STRICT = "strict head of line with the exact look-ahead check"
+TIES = "ties are broken by arrival, that is, by the adversary"
 
 PROVING: tuple[Kind, ...] = ("symbolic", "exhaustive", "argued")
 

@@ -20,8 +20,8 @@ from opt.core.columns import IntArray
 from opt.core.exact import exact_dot, exact_sum
 from opt.core.instance import Instance
 from opt.solvers.bounds import trivial, volume
-from opt.solvers.orders import KEYS, order_of, run_order
-from proofs.claim import Claim, Reference, Step
+from opt.solvers.orders import KEYS, Rule, order_of, run_order
+from proofs.claim import OFFLINE, STRICT, Claim, Reference, Step
 from proofs.small import draw
 from proofs.steps import argued, identity, inequality, tested
 from proofs.unbounded import latency_of
@@ -34,8 +34,6 @@ v = s * o + o * (o + 1) / 2
 REQUEST = [(s, 0, None), (o, 1, None)]
 OURS = Reference("the layer-cake argument and the constants", "new")
 VOLUME = Reference("the volume bound: Kong, Qi, Ye, Zhou, arXiv 2606.22327", "published")
-OFFLINE = "offline: all requests are there at round 0"
-STRICT = "strict head of line with the exact look-ahead check"
 
 
 @cache
@@ -49,8 +47,8 @@ def _some() -> tuple[Instance, ...]:
     )
 
 
-def _start(instance: Instance, name: str, rule: str = "strict") -> IntArray:
-    start = run_order(name, rule, instance).start  # type: ignore[arg-type]
+def _start(instance: Instance, name: str, rule: Rule = "strict") -> IntArray:
+    start = run_order(name, rule, instance).start
     assert start is not None
     return start
 

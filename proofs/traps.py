@@ -5,10 +5,10 @@ from __future__ import annotations
 import sympy as sp
 
 from opt.solvers.orders import KEYS
-from proofs.claim import Claim
+from proofs.claim import OFFLINE, STRICT, TIES, Claim
 from proofs.steps import identity, inequality, limit
 from proofs.unbounded import Phase, Trap, c, claim_of, half, r, upto
-from proofs.volume_traps import OFFLINE, ONE_BIT, SKIP_AHEAD, STRICT, SVF, SVF_NO_TIES, SVF_SMALL, TIES
+from proofs.volume_traps import ONE_BIT, SKIP_AHEAD, SVF, SVF_NO_TIES, SVF_SMALL
 
 __all__ = ["TRAPS", "claim"]
 

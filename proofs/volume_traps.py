@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sympy as sp
 
+from proofs.claim import OFFLINE, STRICT, TIES
 from proofs.unbounded import Phase, Trap, c, half, r, upto
 
 __all__ = ["ONE_BIT", "SKIP_AHEAD", "SVF", "SVF_NO_TIES", "SVF_SMALL"]
 
-OFFLINE = "offline: all requests are there at round 0"
-STRICT = "strict head of line with the exact look-ahead check"
-TIES = "ties are broken by arrival, that is, by the adversary"
 
 SKIP_AHEAD = Trap(
     name="skipping-ahead-unbounded",

@@ -9,6 +9,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -65,10 +66,12 @@ def _insert(params: Params) -> dict[str, Any]:
     from opt.serve.prefix.hashing import chunk_hashes
     from opt.serve.prefix.tree import ChunkedHashTree
 
-    tree, prompts, seconds = ChunkedHashTree(), _prompts(params["tokens"], params["seed"]), []
-    for i in range(2_000):
-        prompt = next(prompts)
-        seconds.append(_spent(lambda i=i, prompt=prompt: tree.insert(i, chunk_hashes(prompt, CHUNK))))  # type: ignore[misc]
+    tree, prompts = ChunkedHashTree(), _prompts(params["tokens"], params["seed"])
+
+    def insert(i: int, prompt: IntArray) -> None:
+        tree.insert(i, chunk_hashes(prompt, CHUNK))
+
+    seconds = [_spent(partial(insert, i, next(prompts))) for i in range(2_000)]
     return _summary(seconds[1_000:])
 
 

@@ -7,13 +7,16 @@ bursts of their workload; only time is stretched. Where `KVOPT_DATA` names the p
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from opt.core.columns import FloatArray
 from opt.core.errors import InstanceError
 from opt.core.instance import Instance
+
+if TYPE_CHECKING:
+    from opt.serve.cluster.pools import Role
 
 __all__ = ["A100", "BUDGET", "MEMORY", "TRACES", "TWO", "WORKLOADS", "Workload", "cluster", "requests_of", "traces"]
 
@@ -124,12 +127,13 @@ def cluster(kind: str, size: str) -> tuple[Any, float]:
     config = EngineConfig(token_budget=BUDGET)
     prefill, decode = SIZES[size]
     nodes = []
-    for role, count in (("prefill", prefill), ("decode", decode)):
+    counts: tuple[tuple[Role, int], ...] = (("prefill", prefill), ("decode", decode))
+    for role, count in counts:
         for k in range(count):
             quick = kind == "heterogeneous" and k == (0 if role == "prefill" else count - 1)
             small = kind == "heterogeneous" and role == "decode" and not quick
             mine = config.replace(name=f"{role}{k}", kv_tokens=(slow.memory or MEMORY) // 5 if small else None)
-            nodes.append(Node(f"{role}{k}", role, fast if quick else slow, mine))  # type: ignore[arg-type]
+            nodes.append(Node(f"{role}{k}", role, fast if quick else slow, mine))
     pools = Pools(tuple(nodes), name=f"{kind} {size}")
     whole = Instance(MEMORY, [REFERENCE], [1])
     quicker = float(_alone_s(whole)[0]) / _quick_s(fast)

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -34,6 +34,7 @@ from opt.core.source import STDIN, TraceSource, open_source
 __all__ = [
     "Plan",
     "digest",
+    "load_as",
     "load_json",
     "plan_of",
     "read",
@@ -44,6 +45,8 @@ __all__ = [
     "write",
     "write_bytes",
 ]
+
+Kind = TypeVar("Kind")
 
 INSTANCE_FORMAT = "kvopt-instance/1"
 PLAN_FORMAT = "kvopt-plan/1"
@@ -178,6 +181,18 @@ def load_json(source: TraceSource) -> tuple[str, Any]:
     return file.place, _decode(file.place, file.text)
 
 
+def load_as(source: TraceSource, kind: type[Kind], format_: str, what: str) -> tuple[str, Kind]:
+    """Return the name of a file and its content as `kind`, a strict structure with the key `format`.
+
+    Raises:
+        InstanceError: unreadable, not `what` (another format), an unknown key, or a value of a wrong type.
+    """
+    place, data = load_json(source)
+    if not isinstance(data, dict) or data.get("format") != format_:
+        raise InstanceError(f'{place}: not {what}: a JSON object with "format": "{format_}"')
+    return place, _strictly(place, data, kind)
+
+
 class _Fault(NamedTuple):
     verdict: str
 
@@ -238,6 +253,11 @@ def _convert(place: str, data: Any, kind: Any) -> Any:
     wanted, other = (INSTANCE_FORMAT, PLAN_FORMAT) if kind is _InstanceFile else (PLAN_FORMAT, INSTANCE_FORMAT)
     if data["format"] == other:
         raise InstanceError(f"{place}: this is a {other} file, and {wanted} is needed")
+    return _strictly(place, data, kind)
+
+
+def _strictly(place: str, data: Any, kind: type[Kind]) -> Kind:
+    """Return a JSON value as `kind`; the message of a refusal names the place."""
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:

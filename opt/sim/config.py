@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from opt.core.errors import InstanceError
-from opt.core.files import as_json, load_json, write_bytes
+from opt.core.files import as_json, load_as, write_bytes
 from opt.core.source import TraceSource
 
 __all__ = ["ENGINE_FORMAT", "EngineConfig", "EngineFile", "read_engine", "write_engine"]
@@ -135,13 +135,7 @@ def read_engine(source: TraceSource) -> EngineFile:
     Raises:
         InstanceError: unreadable, another format, an unknown key, or a value out of range; the message names the place.
     """
-    place, data = load_json(source)
-    if not isinstance(data, dict) or data.get("format") != ENGINE_FORMAT:
-        raise InstanceError(f'{place}: not an engine file: a JSON object with "format": "{ENGINE_FORMAT}"')
-    try:
-        file = msgspec.convert(data, _EngineFile)
-    except msgspec.ValidationError as error:
-        raise InstanceError(f"{place}: {error}".replace(" - at `", ": at `")) from None
+    place, file = load_as(source, _EngineFile, ENGINE_FORMAT, "an engine file")
     cells = {name: cell for name, cell in msgspec.structs.asdict(file).items() if cell is not msgspec.UNSET}
     changes = {name: cell for name, cell in cells.items() if name not in ("format", "policy", "params", "cost")}
     try:

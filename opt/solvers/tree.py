@@ -103,9 +103,10 @@ class Tree:
             return True
         here = np.ones(self.brackets.begin.shape, np.bool_)
         here, bound, _ = self._priced(self.root, _Relaxation(self.instance, self.brackets, here), here)
-        if here.any(axis=1).all():
-            self._push(bound, self.root, here)
-        relaxation = _Relaxation(self.instance, self.brackets, here)
+        if not here.any(axis=1).all():
+            return True
+        self._push(bound, self.root, here)
+        relaxation = _Relaxation(self.instance, self.brackets, here)  # the root has closed many starts: a smaller program
         while self.leaves and self.nodes < max_nodes and time.monotonic() < deadline:
             _, _, node, here = heapq.heappop(self.leaves)
             self._expand(relaxation, node, here)

@@ -11,7 +11,7 @@ import msgspec
 
 from opt.core.cost.model import CostModel, Form
 from opt.core.errors import InstanceError
-from opt.core.files import as_json, load_json, write_bytes
+from opt.core.files import as_json, load_as, write_bytes
 from opt.core.source import TraceSource
 
 __all__ = ["COST_FORMAT", "read_cost", "write_cost"]
@@ -42,13 +42,7 @@ def read_cost(source: TraceSource) -> CostModel:
     Raises:
         InstanceError: unreadable, another format, an unknown key, or a value out of range; the message names the place.
     """
-    place, data = load_json(source)
-    if not isinstance(data, dict) or data.get("format") != COST_FORMAT:
-        raise InstanceError(f'{place}: not a cost file: a JSON object with "format": "{COST_FORMAT}"')
-    try:
-        file = msgspec.convert(data, _CostFile)
-    except msgspec.ValidationError as error:
-        raise InstanceError(f"{place}: {error}".replace(" - at `", ": at `")) from None
+    place, file = load_as(source, _CostFile, COST_FORMAT, "a cost file")
     fields = msgspec.structs.asdict(file)
     fields.pop("format")
     try:

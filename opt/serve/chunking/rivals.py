@@ -250,9 +250,10 @@ def _first_of_two(step: Step, first_s: float, both_s: float, gap_s: float) -> in
 
 
 def _anchor(anchor: str) -> Anchor:
-    if anchor not in get_args(Anchor):
-        raise ValueError(f"anchor = {anchor!r}: must be one of {', '.join(get_args(Anchor))}")
-    return anchor  # type: ignore[return-value]
+    known: dict[str, Anchor] = {name: name for name in get_args(Anchor)}
+    if anchor not in known:
+        raise ValueError(f"anchor = {anchor!r}: must be one of {', '.join(known)}")
+    return known[anchor]
 
 
 def _at_least_one(name: str, value: int) -> None:

@@ -105,7 +105,8 @@ def _solve(tell: Callable[[Any], None], burst: Burst, time_limit: float) -> Burs
     horizon = max(release, default=0) + sum(longest)
     n, nodes = len(release), len(burst.busy_s[0]) if burst.busy_s else 0
     start = [model.new_int_var(release[i], horizon, f"start {i}") for i in range(n)]
-    goes, intervals = {}, [[] for _ in range(nodes)]  # type: ignore[var-annotated]
+    goes: dict[tuple[int, int], Any] = {}
+    intervals: list[list[Any]] = [[] for _ in range(nodes)]
     first = [model.new_int_var(0, 2 * horizon + 1, f"first {i}") for i in range(n)]
     for i in range(n):
         here = [k for k in range(nodes) if math.isfinite(burst.busy_s[i][k])]

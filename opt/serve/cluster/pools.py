@@ -25,7 +25,7 @@ import msgspec
 
 from opt.core.cost import CostModel, cost_model
 from opt.core.errors import InstanceError
-from opt.core.files import as_json, load_json, write_bytes
+from opt.core.files import as_json, load_as, write_bytes
 from opt.core.source import TraceSource
 from opt.sim.config import EngineConfig
 
@@ -188,13 +188,7 @@ def read_pools(source: TraceSource) -> Pools:
     Raises:
         InstanceError: unreadable, another format, an unknown key, or a value out of range; the message names the place.
     """
-    place, data = load_json(source)
-    if not isinstance(data, dict) or data.get("format") != POOLS_FORMAT:
-        raise InstanceError(f'{place}: not a pools file: a JSON object with "format": "{POOLS_FORMAT}"')
-    try:
-        file = msgspec.convert(data, _PoolsFile)
-    except msgspec.ValidationError as error:
-        raise InstanceError(f"{place}: {error}".replace(" - at `", ": at `")) from None
+    place, file = load_as(source, _PoolsFile, POOLS_FORMAT, "a pools file")
     try:
         nodes = tuple(node for entry in file.nodes for node in _nodes_of(entry))
         links = tuple(Link(link.between, link.bytes_per_s, link.latency_s) for link in file.links)
