@@ -149,7 +149,8 @@ def test_prompts_are_cut_where_decodes_have_targets():
 # --- the whole engine ----------------------------------------------------------------------------------------------
 
 SERVE = """
-from opt.plugins.vllm.serve import backlog, serve
+from opt.plugins.small import backlog
+from opt.plugins.vllm.serve import serve
 instance = backlog(40, 24, 32)
 runs = [serve(instance), serve(instance, "opt.plugins.vllm.SmallestVolume"), serve(instance, "opt.plugins.vllm.MCSF")]
 assert all(run.tokens == runs[0].tokens and len(run.tokens) == 40 for run in runs)

@@ -90,7 +90,8 @@ def _serve_tasks(seeds: int) -> list[Params]:
 
 def _serve(params: Params) -> dict[str, Any]:
     """Serve one backlog under every scheduler."""
-    from opt.plugins.vllm.serve import backlog, serve
+    from opt.plugins.small import backlog
+    from opt.plugins.vllm.serve import serve
 
     instance = backlog(REQUESTS, BLOCKS, BLOCK, params["seed"])
     expected = instance.output.tolist() if params["hints"] == "true" else [-1] * instance.n  # -1 is no hint
@@ -205,8 +206,8 @@ def _fit_tasks(seeds: int) -> list[Params]:
 
 def _fit(params: Params) -> dict[str, Any]:
     """Fit the log of one backlog, and replay another one of the same kind that the fit has not seen."""
-    from opt.plugins.vllm.drive import TINY
-    from opt.plugins.vllm.serve import backlog, serve
+    from opt.plugins.small import TINY, backlog
+    from opt.plugins.vllm.serve import serve
 
     shape = TINY | EIGHT_LAYERS | {"num_key_value_heads": 8, "head_dim": 64}
     serve(backlog(8, BLOCKS, BLOCK), None, shape=shape)

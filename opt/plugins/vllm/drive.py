@@ -6,7 +6,6 @@ request, so that exactly what shares a hash shares blocks.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import time
@@ -15,29 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from opt.core.instance import Instance
+from opt.plugins.small import TINY, VOCABULARY, prompt_tokens, write_model
 
-__all__ = ["TINY", "Step", "build", "offline", "requests_of", "run", "write_model"]
-
-VOCABULARY = 1000
-TINY: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "vocab_size": VOCABULARY,
-    "max_position_embeddings": 8192,
-    "rms_norm_eps": 1e-5,
-    "torch_dtype": "float32",
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+__all__ = ["Step", "build", "offline", "requests_of", "run"]
 
 
 def offline() -> None:
@@ -53,13 +33,6 @@ def offline() -> None:
     }
     for name, value in wanted.items():
         os.environ.setdefault(name, value)
-
-
-def write_model(folder: Path, shape: Mapping[str, Any] = TINY) -> str:
-    """Write the configuration of a small Llama, which is all that dummy weights need, and return its path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(dict(shape)))
-    return str(folder)
 
 
 @dataclass(frozen=True)
@@ -144,17 +117,6 @@ def build(
         structured_output_manager=manager,
         log_stats=False,
     )
-
-
-def prompt_tokens(instance: Instance, i: int) -> list[int]:
-    """Return the tokens of a prompt: those of a chunk follow from its hash."""
-    size = int(instance.prompt[i])
-    if instance.prefix_ids is None or instance.prefix_offsets is None or instance.prefix_chunk is None:
-        return np.random.default_rng([1, i]).integers(3, VOCABULARY, size).tolist()
-    chunk, found = instance.prefix_chunk, []
-    for name in instance.prefix_ids[instance.prefix_offsets[i] : instance.prefix_offsets[i + 1]].tolist():
-        found += np.random.default_rng([2, name]).integers(3, VOCABULARY, chunk).tolist()
-    return found[:size]
 
 
 def requests_of(instance: Instance, block_size: int = 16, *, hints: Sequence[int] | None = None) -> list[Any]:

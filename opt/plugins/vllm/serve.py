@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from opt.core.cost import Load
 from opt.core.cost.load import batch
 from opt.core.instance import Instance
-from opt.plugins.vllm.drive import TINY, offline, prompt_tokens, write_model
+from opt.plugins.small import TINY, prompt_tokens, write_model
+from opt.plugins.vllm.drive import offline
 
-__all__ = ["Served", "backlog", "serve"]
+__all__ = ["Served", "serve"]
 
 
 @dataclass
@@ -41,13 +40,6 @@ class Served:
     recomputed: int = 0
     iterations: list[tuple[Load, float]] = field(default_factory=list)
     deciding_s: float = 0.0
-
-
-def backlog(n: int, blocks: int, block_size: int, seed: int = 0) -> Instance:
-    """Return a backlog of mixed lengths: a third long outputs, the rest short, prompts of 8 to 160 tokens."""
-    rng = np.random.default_rng(seed)
-    output = np.where(rng.random(n) < 1 / 3, rng.integers(60, 140, n), rng.integers(4, 30, n))
-    return Instance(blocks * block_size, rng.integers(8, 160, n), output, name="backlog")
 
 
 def serve(
