@@ -1,41 +1,102 @@
-"""Our hook in SGLang's registry, and our prefix trees beside SGLang's. Skipped where SGLang is not installed."""
+"""Our hooks in SGLang's registry, SGLang served for real, and our prefix trees beside SGLang's."""
 
+import importlib.metadata
 import importlib.util
+import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason="SGLang is not installed: make test-engines"),
-    pytest.mark.timeout(300),
-]
+from opt.plugins.sglang import register
+from opt.plugins.sglang.record import Recorder, load_of
+
+needs_sglang = pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason="SGLang is not installed: make test-engines")
+
+
+@pytest.mark.parametrize(
+    ("settings", "version", "said"),
+    [
+        ({"ORDER": "shortest"}, "0.5.23", "kvopt: KVOPT_SGLANG_ORDER = 'shortest': must be one of fcfs, sof"),
+        (
+            {"ORDER": "svf", "PATIENCE_S": "soon"},
+            "0.5.23",
+            "kvopt: KVOPT_SGLANG_PATIENCE_S = 'soon': must be a number of seconds",
+        ),
+        ({"ORDER": "svf"}, "0.5.24", "kvopt: SGLang 0.5.24 is installed; kvopt's plug-in works with SGLang 0.5.23"),
+        ({"LOG": "log.jsonl"}, "0.4.9", "kvopt: SGLang 0.4.9 is installed"),
+    ],
+)
+def test_what_cannot_be_done_ends_sglang_with_one_line(settings, version, said, monkeypatch):
+    """SGLang logs other exceptions of a plug-in and goes on, which would be its own order under our name."""
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
+    for name, value in settings.items():
+        monkeypatch.setenv(f"KVOPT_SGLANG_{name}", value)
+    with pytest.raises(SystemExit, match=said):
+        register()
+
+
+def work(mode, *, extend=(), prefix=(), lengths=(), decoding=(), launched=0.0, idle=False):
+    tokens = SimpleNamespace(tolist=lambda: list(lengths))
+    return SimpleNamespace(
+        forward_mode=SimpleNamespace(name=mode),
+        spec_algorithm=None,
+        extend_lens=list(extend),
+        prefix_lens=list(prefix),
+        seq_lens_cpu=tokens,
+        decoding_reqs=list(decoding),
+        launch_ts=launched,
+        after_idle_gap=idle,
+        reqs=[],
+    )
+
+
+def test_the_load_of_each_kind_of_batch():
+    """A chunk of 4 after 10 has 4*10 + 4*5/2 = 50 pairs; a decode that stands behind it in a mixed batch reads 1 + 7 tokens."""
+    load = load_of(work("MIXED", extend=[4, 1], prefix=[10, 7], decoding=["b"]))
+    assert (load.prefill_tokens, load.prefill_pairs, load.prefill_context, load.decodes, load.kv_tokens) == (4, 50, 10, 1, 8)
+    load = load_of(work("DECODE", lengths=[5, 9]))
+    assert (load.prefill_tokens, load.decodes, load.kv_tokens) == (0, 2, 14)
+    assert load_of(work("TARGET_VERIFY")) is None
+
+
+def test_an_iteration_lasts_since_the_one_before_or_since_its_launch():
+    rows, clock = [], iter([3.0, 5.5, 9.0])
+    recorder = Recorder(lambda _load, seconds, _requests: rows.append(seconds), lambda: next(clock))
+    for launched, idle in [(1.0, True), (2.0, False), (8.0, True)]:
+        recorder(lambda *_: None, None, work("DECODE", lengths=[1], launched=launched, idle=idle), None)
+    assert rows == [2.0, 2.5, 1.0]
+
+
+# --- with SGLang ---------------------------------------------------------------------------------------------------
+
+
+@needs_sglang
+@pytest.mark.timeout(900)
+def test_sglang_serves_a_backlog_in_our_order(tmp_path):
+    """40 requests of mixed lengths, twice: the same tokens, earlier on the mean; and the log can be fitted."""
+    from opt.fit.log import read_log
+    from opt.plugins.sglang.serve import serve
+    from opt.plugins.small import backlog
+
+    load = backlog(40, 24, 32)
+    (stock,) = serve([load])
+    first, again = serve([load, load], "svf", log=str(tmp_path / "log.jsonl"))
+    assert [len(tokens) for tokens in stock.tokens] == load.output.tolist()
+    assert stock.tokens == first.tokens == again.tokens
+    assert first.finished_at == again.finished_at
+    assert sum(first.finished_at) < 0.7 * sum(stock.finished_at)
+    assert sum(row.prefill_tokens for row, _ in first.iterations) == load.prompt.sum()
+    log = read_log(tmp_path / "log.jsonl")
+    assert len(log.iterations.seconds) >= 2 * len(first.iterations)
+    assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])["origin"] == {"source": "SGLang"}
+
 
 HOOK = """
-import os
-os.environ["KVOPT_SGLANG_ORDER"] = "sof"
-from types import SimpleNamespace
-from opt.plugins.sglang.trees import importable
-importable()
 from importlib.metadata import entry_points
 assert any(point.value == "opt.plugins.sglang:register" for point in entry_points(group="sglang.srt.plugins"))
-from opt.plugins.sglang import register
-register()
-from sglang.srt.plugins.hook_registry import HookRegistry
-HookRegistry.apply_hooks()
-from sglang.srt.managers.schedule_policy import SchedulePolicy
-from sglang.srt.mem_cache.radix_cache import RadixCache
-policy = SchedulePolicy("fcfs", RadixCache.create_simulated(disable=True), False, False, False)
-policy.tree_cache.supports_fast_match_prefix = lambda: False
-policy._touch_waiting_prefixes = lambda *_: None  # asks the settings of a whole server
-policy._determine_active_policy = lambda _: policy.policy
-def request(rid, limit):
-    params = SimpleNamespace(max_new_tokens=limit, custom_params=None)
-    return SimpleNamespace(rid=rid, origin_input_ids=[1, 2], output_ids=[], sampling_params=params)
-queue = [request("a", 30), request("b", 10), request("c", 20)]
-policy.calc_priority(queue)
-assert [one.rid for one in queue] == ["b", "c", "a"], queue
-print("hooked")
+print("found")
 """
 
 TREES = """
@@ -47,7 +108,9 @@ print("equal")
 """
 
 
-@pytest.mark.parametrize(("program", "said"), [(HOOK, "hooked"), (TREES, "equal")], ids=["hook", "trees"])
+@needs_sglang
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("program", "said"), [(HOOK, "found"), (TREES, "equal")], ids=["hook", "trees"])
 def test_inside_sglang(program, said):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280, check=False)
     assert said in done.stdout, done.stderr[-2000:]

@@ -9,7 +9,7 @@ Parts:
               whoever schedules; the quantile takes over after 16 requests: no harder test than that)
     overhead  processor time of deciding a step with 1,000 requests waiting, in one process
     fit       an iteration log of vLLM on an eight-layer model, fitted, and replayed by our engine
-    trees     prefix trees: SGLang's beside ours, the same prompts, hit lengths compared
+    trees, sglang    see `opt.bench.engines_sglang`
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from opt.bench import engines_sglang
 from opt.bench.runner import Params, Record, Suite, Table, grouped
 from opt.core.instance import Instance
 
@@ -263,35 +264,12 @@ def _fit_tables(records: list[Record]) -> list[Table]:
     return [Table("vLLM on eight layers: its log fitted, a run that the fit has not seen replayed", columns, rows)]
 
 
-def _trees_tasks(seeds: int) -> list[Params]:
-    return [{"part": "trees", "page": page, "seed": seed} for page in (1, 16) for seed in range(seeds)]
-
-
-def _trees(params: Params) -> dict[str, Any]:
-    """Match and insert the same prompts in every tree."""
-    from opt.plugins.sglang.trees import race
-
-    found: dict[str, Any] = race(seed=params["seed"], page=params["page"])
-    return found
-
-
-def _trees_tables(records: list[Record]) -> list[Table]:
-    rows = []
-    for (page,), mine in grouped(records, "page").items():
-        for name in mine[0]["values"]:
-            runs = [record["values"][name] for record in mine]
-            cells = [median(run[key] for run in runs) for key in ("match_us", "again_us", "insert_us")]
-            rows.append([page, name, *cells, all(run["equal_hits"] for run in runs), median(run["hit_share"] for run in runs)])
-    columns = ["tokens to a page", "tree", "match us", "again us", "insert us", "equal hits", "hit share"]
-    return [Table("prefix trees: one call each for every prompt, medians over seeds of the means", columns, rows)]
-
-
 PARTS = {
     "oracle": (_oracle_tasks, _oracle, _oracle_tables),
     "serve": (_serve_tasks, _serve, _serve_tables),
     "overhead": (_overhead_tasks, _overhead, _overhead_tables),
     "fit": (_fit_tasks, _fit, _fit_tables),
-    "trees": (_trees_tasks, _trees, _trees_tables),
+    **engines_sglang.PARTS,
 }
 
 

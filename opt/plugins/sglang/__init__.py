@@ -1,16 +1,17 @@
 """kvopt's orders in SGLang, through SGLang's own plug-in registry.
 
 Once kvopt is installed beside SGLang, its entry point is found by itself; it does nothing unless the environment says which
-order the waiting queue has:
+order the waiting queue has, or where an iteration log goes:
 
     KVOPT_SGLANG_ORDER=svf python -m sglang.launch_server --model-path M
+    KVOPT_SGLANG_LOG=log.jsonl python -m sglang.launch_server --model-path M      # for `kvopt fit log.jsonl -o mine.json`
 
 Orders: `svf` (smallest volume), `sof` or `mc-sf` (shortest expected output), `total-size`, `lof`, `best-fit`, `random`, and
-`fcfs`, the default without the variable. Expected outputs: the hint `kvopt_output` in the request's `custom_params` (in the
-sampling parameters), else its limit `max_new_tokens`. Who has waited longer than `KVOPT_SGLANG_PATIENCE_S` (120) goes first.
-Admission stays SGLang's: it sets aside a share of the outputs to come by itself.
+`fcfs`; without the variable SGLang's own `--schedule-policy` holds. Expected outputs: the hint `kvopt_output` in the request's
+`custom_params` (in the sampling parameters), else its limit `max_new_tokens`. Who has waited longer than
+`KVOPT_SGLANG_PATIENCE_S` (120) goes first. Admission stays SGLang's: it sets aside a share of the outputs to come by itself.
 
-Tested with SGLang 0.5.23; other versions are refused when an order is asked for.
+Tested with SGLang 0.5.23; with other versions, and with wrong values, SGLang ends at the start with one line that says why.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 from opt.plugins.keys import NAMES, key_of
 from opt.plugins.lengths import Lengths, as_length
+from opt.plugins.sglang import record
 from opt.plugins.versions import require
 from opt.solvers.orders import KEYS
 
@@ -29,27 +31,36 @@ __all__ = ["BELOW", "LOWEST", "TARGET", "Reorder", "register"]
 
 LOWEST, BELOW = "0.5.23", "0.5.24"
 TARGET = "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority"
-HINT, ORDER, PATIENCE = "kvopt_output", "KVOPT_SGLANG_ORDER", "KVOPT_SGLANG_PATIENCE_S"
+HINT, ORDER, PATIENCE, LOG = "kvopt_output", "KVOPT_SGLANG_ORDER", "KVOPT_SGLANG_PATIENCE_S", "KVOPT_SGLANG_LOG"
 
 
 def register() -> None:
-    """Hook the order that the environment asks for into SGLang; nothing if it asks for none.
+    """Hook into SGLang what the environment asks for; nothing if it asks for nothing.
 
     Raises:
-        ImportError: another SGLang than those tested.
-        ValueError: an unknown order, or a patience that is no time.
+        SystemExit: another SGLang than those tested, an unknown order, or a patience that is no time. SGLang only logs
+            other exceptions of a plug-in, and would serve on in its own order as if nothing had been asked for.
     """
-    order = os.environ.get(ORDER, "")
-    if not order:
+    order, log = os.environ.get(ORDER, ""), os.environ.get(LOG, "")
+    if not order and not log:
         return
+    try:
+        _hook(order, log)
+    except (ImportError, ValueError) as error:
+        raise SystemExit(f"kvopt: {error}") from None
+
+
+def _hook(order: str, log: str) -> None:
     require("SGLang", ("sglang",), LOWEST, BELOW, f"pip install sglang=={LOWEST}")
-    hook = Reorder(order, _patience(os.environ.get(PATIENCE, "120")))
+    hooks: dict[str, Callable[..., Any]] = {}
+    if order:
+        hooks[TARGET] = Reorder(order, _patience(os.environ.get(PATIENCE, "120")))
+    if log:
+        hooks[record.TARGET] = record.log_to(log)
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return hook(original, *args, **kwargs)
-
-    HookRegistry.register(TARGET, around, HookType.AROUND)
+    for target, hook in hooks.items():
+        HookRegistry.register(target, hook, HookType.AROUND)
 
 
 def _patience(text: str) -> float:

@@ -1,0 +1,109 @@
+"""The parts of the suite `engines` that run SGLang.
+
+    trees     prefix trees: SGLang's beside ours, the same prompts, hit lengths compared
+    sglang    SGLang on backlogs with some common prefixes: its own policies and our orders, one start for each
+"""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+
+from opt.bench.runner import Params, Record, Table, grouped
+from opt.core.instance import Instance
+
+__all__ = ["PARTS"]
+
+REQUESTS, MEMORY = 40, 768
+
+# name: (our order, SGLang's policy)
+SGLANG = {
+    **{f"SGLang {policy}": ("", policy) for policy in ("fcfs", "lpm", "dfs-weight", "lof")},
+    **{f"kvopt {order}": (order, "fcfs") for order in ("fcfs", "svf", "mc-sf", "total-size", "best-fit", "lof", "random")},
+}
+
+
+def _trees_tasks(seeds: int) -> list[Params]:
+    return [{"part": "trees", "page": page, "seed": seed} for page in (1, 16) for seed in range(seeds)]
+
+
+def _trees(params: Params) -> dict[str, Any]:
+    """Match and insert the same prompts in every tree."""
+    from opt.plugins.sglang.trees import race
+
+    found: dict[str, Any] = race(seed=params["seed"], page=params["page"])
+    return found
+
+
+def _trees_tables(records: list[Record]) -> list[Table]:
+    rows = []
+    for (page,), mine in grouped(records, "page").items():
+        for name in mine[0]["values"]:
+            runs = [record["values"][name] for record in mine]
+            cells = [median(run[key] for run in runs) for key in ("match_us", "again_us", "insert_us")]
+            rows.append([page, name, *cells, all(run["equal_hits"] for run in runs), median(run["hit_share"] for run in runs)])
+    columns = ["tokens to a page", "tree", "match us", "again us", "insert us", "equal hits", "hit share"]
+    return [Table("prefix trees: one call each for every prompt, medians over seeds of the means", columns, rows)]
+
+
+def _sglang_tasks(seeds: int) -> list[Params]:
+    return [{"part": "sglang", "scheduler": name, "seeds": seeds} for name in SGLANG]
+
+
+def _sglang(params: Params) -> dict[str, Any]:
+    """Serve some backlogs under one scheduler."""
+    from opt.plugins.sglang.serve import serve
+    from opt.plugins.small import backlog
+
+    order, policy = SGLANG[params["scheduler"]]
+    backlogs = [_in_families(backlog(REQUESTS, MEMORY // 32, 32, seed), seed) for seed in range(params["seeds"])]
+    runs = []
+    for run in serve(backlogs, order, policy=policy, prefix_cache=True):
+        figures = {
+            "latency_ms": 1e3 * fmean(run.latency_s),
+            "busy_ms": 1e3 * fmean(run.busy_s),
+            "finished_at": fmean(run.finished_at),
+            "iterations": len(run.iterations),
+            "retractions": run.retractions,
+            "cached": sum(run.cached),
+        }
+        runs.append({**figures, "tokens": sha256(json.dumps(run.tokens).encode()).hexdigest()})
+    return {"runs": runs}
+
+
+def _in_families(instance: Instance, seed: int) -> Instance:
+    """Give every prompt the first 64 tokens of one of four families, as far as it is long enough."""
+    family = np.random.default_rng([3, seed]).integers(0, 4, instance.n).tolist()
+    count = (-(-instance.prompt // 16)).tolist()
+    rows = [[1000 * f + k if k < 4 else 10**6 + 100 * i + k for k in range(count[i])] for i, f in enumerate(family)]
+    return instance.replace(prefix=rows, prefix_chunk=16)
+
+
+def _sglang_tables(records: list[Record]) -> list[Table]:
+    runs_of = {record["params"]["scheduler"]: record["values"]["runs"] for record in records}
+    stock = runs_of.get("SGLang fcfs")
+    rows = []
+    for name, runs in runs_of.items():
+        figures = [median(run[key] for run in runs) for key in ("latency_ms", "busy_ms", "finished_at")]
+        ratios = [run["finished_at"] / base["finished_at"] for run, base in zip(runs, stock or runs, strict=True)]
+        counts = [
+            median(run["iterations"] for run in runs),
+            *(sum(run[key] for run in runs) for key in ("retractions", "cached")),
+        ]
+        same = sum(run["tokens"] == base["tokens"] for run, base in zip(runs, stock or runs, strict=True))
+        spread = [median(ratios), min(ratios), max(ratios)]
+        iterations = median(run["iterations"] for run in runs)
+        rows.append([name, *figures, *spread, iterations, *counts, f"{same}/{len(runs)}"])
+    columns = ["scheduler", "mean latency ms", "in processor ms", "mean end, iteration", "to fcfs", "least", "most"]
+    title = f"SGLang serving {REQUESTS} requests on {MEMORY} tokens; medians over backlogs, one start for each scheduler"
+    return [Table(title, [*columns, "iterations", "retractions", "cached tokens", "same tokens"], rows)]
+
+
+PARTS = {
+    "trees": (_trees_tasks, _trees, _trees_tables),
+    "sglang": (_sglang_tasks, _sglang, _sglang_tables),
+}
