@@ -81,6 +81,23 @@ def test_what_is_repeatable_has_no_clock_in_it_at_any_depth():
     assert repeatable(SCALE, record) == {"key": "a", "values": {"ratio": 1.5, "runs": [{"n": 4}]}}
 
 
+@pytest.mark.parametrize(
+    ("suite", "task", "left"),
+    [
+        ("exact", {"family": "small", "n": 8, "seed": 0, "method": "exact"}, set()),
+        ("bounds", {"n": 1000, "memory": 16_492, "method": "mean-busy-time", "seed": 0}, set()),
+        ("ratios", {"solver": "svf", "mode": "small", "seed": 0}, {"ratio", "total_latency", "requests"}),
+        ("search", {"part": "rivals", "instance": "tiny-8-0", "solver": "constructed", "seed": 0}, {"plans"}),
+        ("deflect", {"part": "cost", "router": "kairos", "queued": 10, "seed": 0}, {"decisions", "held"}),
+    ],
+)
+def test_what_a_suite_calls_repeatable_is_the_same_in_every_run(suite, task, left):
+    runs = [repeatable(SUITES[suite], {"values": SUITES[suite].measure(task)})["values"] for _ in range(2)]
+    assert runs[0] == runs[1]
+    assert left <= runs[0].keys()
+    assert left or not runs[0]
+
+
 def test_a_process_ends_with_the_one_that_started_it():
     """A task of minutes whose parent is killed: its process is gone a moment later."""
     task = {"part": "curve", "n": 100_000, "solver": "search", "seconds": 90, "seed": 0}

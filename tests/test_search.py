@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from instances import generate, library
-from opt.bench.search import idle_loss
+from opt.bench.account import idle_loss
 from opt.cli import run
 from opt.core.certify import check_schedule
 from opt.core.instance import Instance

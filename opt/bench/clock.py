@@ -141,4 +141,5 @@ CLOCK = Suite(
     _tasks,
     _measure,
     _tables,
+    clocked=engine.CLOCKED,
 )

@@ -157,4 +157,5 @@ DEFLECT = Suite(
     _tasks,
     _measure,
     _tables,
+    clocked=routing.CLOCKED,
 )

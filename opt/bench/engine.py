@@ -24,6 +24,7 @@ from opt.bench.runner import Params, Record, Table, grouped, median_of
 from opt.core.instance import Instance
 
 __all__ = [
+    "CLOCKED",
     "HOST_PER_REQUEST_S",
     "RUNS",
     "compare_run",
@@ -40,6 +41,7 @@ __all__ = [
 
 HOST_PER_REQUEST_S = 15e-6
 HOSTS = (0.0, 10e-6, HOST_PER_REQUEST_S, 20e-6)
+CLOCKED = frozenset({"wall_s", "iterations_per_s", "decisions_per_s", "tokens_per_s"})
 LIMITS = {"e2e_s": 0.04, "tpot_s": 0.03, "ttft_s": 0.06}
 COST = "h100-llama-3-8b"
 
@@ -160,17 +162,17 @@ def _timed(instance: Instance, policy: str, kv_tokens: int | None = None) -> dic
     simulate(instance.take(np.arange(min(40, instance.n))), policy, COST, engine=engine)
     begun = time.perf_counter()
     timeline = simulate(instance, policy, COST, engine=engine)
-    seconds = time.perf_counter() - begun
+    wall_s = time.perf_counter() - begun
     found = timeline.metrics
     decisions = sum(len(engine.log.runs) for engine in timeline.engines)
     tokens = int(instance.output.sum() + found["prefill_tokens"])
     return {
-        "seconds": seconds,
+        "wall_s": wall_s,
         "iterations": found["iterations"],
         "decisions": decisions,
-        "iterations_per_s": found["iterations"] / seconds,
-        "decisions_per_s": decisions / seconds,
-        "tokens_per_s": tokens / seconds,
+        "iterations_per_s": found["iterations"] / wall_s,
+        "decisions_per_s": decisions / wall_s,
+        "tokens_per_s": tokens / wall_s,
         "simulated_s": found["duration_s"],
         "completed": found["completed"],
         "cached_share": found["cached_tokens"] / int(instance.prompt.sum()),
@@ -199,7 +201,7 @@ def traces_tables(records: list[Record]) -> list[Table]:
     rows = []
     for (trace, policy, tokens), mine in grouped(records, "trace", "policy", "kv_tokens").items():
         first = mine[0]["values"]
-        figures = [median_of(mine, "seconds"), first["iterations"], first["decisions"]]
+        figures = [median_of(mine, "wall_s"), first["iterations"], first["decisions"]]
         figures += [median_of(mine, key) for key in ("iterations_per_s", "decisions_per_s")]
         shares = [f"{first['cached_share']:.1%}", first["saturated"], first["completed"]]
         rows.append([trace, policy, tokens or "the GPU's", *figures, *shares])
@@ -222,7 +224,7 @@ def growth_tables(records: list[Record]) -> list[Table]:
     """Return seconds by size and the slope of log seconds over log n: 1 is linear."""
     rows = []
     for (trace,), mine in grouped(records, "trace").items():
-        seconds = [(n, median_of(part, "seconds") or math.nan) for (n,), part in grouped(mine, "n").items()]
+        seconds = [(n, median_of(part, "wall_s") or math.nan) for (n,), part in grouped(mine, "n").items()]
         slopes = [math.log(b / a) / math.log(m / n) for (n, a), (m, b) in pairwise(seconds)]
         rows += [[trace, n, spent, spent / n * 1e6, slope] for (n, spent), slope in zip(seconds, [None, *slopes], strict=True)]
     columns = ["trace", "n", "seconds", "us a request", "slope from the size before"]

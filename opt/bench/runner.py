@@ -2,8 +2,8 @@
 
 Each task runs in a fresh process, here or on a cluster, so its peak memory is its own and a crash costs one task. Finished
 tasks are appended to a JSON-lines file at once; nothing is lost to an interrupt or a kill, and `resume` skips what the file
-already holds. A run that was cut short and resumed gives the records of one that was not, but for what a clock measured:
-`repeatable` tells which part that is.
+already holds. A run that was cut short and resumed gives the records of one that was not, but for what depends on a clock:
+`repeatable` tells which part does not.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Suite:
         tables: from all records to what is printed.
         finish: called with all records once they are there, to write what the suite keeps.
         sections: from all records to a report with more than the tables.
-        clocked: names of figures, at any depth, that a clock measured: a rerun gives others.
+        clocked: names of figures, at any depth, that a clock measured or, by a time limit, had a say in: a rerun may give
+            others.
     """
 
     name: str
@@ -196,7 +197,7 @@ def _key(suite: str, params: Params) -> str:
 
 
 def repeatable(suite: Suite, record: Record) -> Record:
-    """Return the part of a record that every run of the task gives, to the byte: all but memory and what a clock measured."""
+    """Return the part of a record that every run of the task gives, to the byte: all but memory and what depends on a clock."""
     return {key: _without(cell, suite.clocked) for key, cell in record.items() if key not in ("task_seconds", "peak_mb")}
 
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from opt.bench.account import account, account_tables, account_tasks
 from opt.bench.runner import Params, Record, Suite, Table, grouped, median_of
-
-if TYPE_CHECKING:
-    from opt.core.columns import IntArray
-    from opt.core.instance import Instance
+from opt.bench.searching import INSTANCES, PROOF_S, SMALL_S, warm
 
 __all__ = ["PARTS", "SEARCH", "Part"]
 
@@ -37,7 +35,6 @@ class Part:
 
 # Every solver against the bounds.
 
-INSTANCES = {False: ("demo",), True: ("mixture-100", "demo", "mixture-5000", "mixture-20000")}
 SECONDS = {False: 20.0, True: 60.0}
 TIMED = ("search", "portfolio", "cpsat")  # they get the same time; all others end by themselves
 
@@ -64,7 +61,7 @@ def _rival(params: Params) -> dict[str, Any]:
         return {"bounds": {name: lower_bound(instance, name).ceil for name in ("mean-busy-time", "prices")}}
     if params["solver"] == "constructed":
         rows = compare([instance], solvers=_constructed(), bound="mean-busy-time")
-        return {"found": {row["solver"]: [row["total_latency"], row["seconds"]] for row in rows}}
+        return {"plans": {row["solver"]: {"latency": row["total_latency"], "seconds": row["seconds"]} for row in rows}}
     warm()
     result = solve(instance, params["solver"], bound=None, seed=params["seed"], time_limit=params["seconds"])
     refused = result.stats.get("refused")
@@ -80,14 +77,6 @@ def _constructed() -> list[str]:
     return [*orders, "sorted-f", "sorted-f-serial", "sorted-rate", "staggered"]
 
 
-def warm() -> None:
-    """Load the compiled loops, so that they are not measured."""
-    from instances import generate
-    from opt.solvers.door import solve
-
-    solve(generate("mixture", n=50, memory=9000), "search", work=100)
-
-
 def _rival_tables(records: list[Record]) -> list[Table]:
     return [_rival_table(name, group) for (name,), group in grouped(records, "instance").items()]
 
@@ -100,7 +89,7 @@ def _rival_table(name: str, records: list[Record]) -> Table:
         if solver == "bounds":
             bounds = values[0]["bounds"]
         elif solver == "constructed":
-            rows += [[each, latency, seconds, 1] for each, (latency, seconds) in values[0]["found"].items()]
+            rows += [[each, plan["latency"], plan["seconds"], 1] for each, plan in values[0]["plans"].items()]
         elif values[0]["refused"]:
             rows.append([f"{solver}: {values[0]['refused'][:60]}", None, None, len(group)])
         else:
@@ -180,7 +169,6 @@ def _above(latency: int, bound: int) -> float:
 # Known optima.
 
 SMALL_SIZES = {False: (8, 10, 12), True: (8, 10, 12, 15, 20, 25)}
-SMALL_S, PROOF_S = 5.0, 60.0
 REPEAT = {False: 3, True: 5}  # instances for each seed asked for
 
 
@@ -237,96 +225,6 @@ def _small_row(records: list[Record]) -> list[Any]:
     return [len(records), len(proved), found, share, worst, median_of(records, "seconds")]
 
 
-# Where the gap comes from.
-
-TOGETHER = (2, 3, 4, 5, 6)
-ACCOUNT_N, SHRINK = 12, 100
-
-
-def _account_tasks(seeds: int, full: bool) -> list[Params]:
-    few = [{"part": "account", "together": k, "seed": seed} for k in TOGETHER for seed in range(4 * seeds if full else 2)]
-    return [*few, *({"part": "account", "instance": name} for name in INSTANCES[full])]
-
-
-def _account(params: Params) -> dict[str, Any]:
-    """On a shrunken mixture: bound, optimum and plan. On a deep backlog, whose optimum nobody knows: where the plan loses."""
-    from instances import library
-    from opt.solvers.door import lower_bound, solve
-
-    if "instance" in params:
-        instance = library.load(params["instance"])
-        warm()
-        result = solve(instance, "search", bound="mean-busy-time", time_limit=20)
-        assert result.schedule is not None
-        assert result.bound is not None
-        lost = idle_loss(instance, result.schedule.start)
-        gap = result.schedule.total_latency - float(result.bound.value)
-        return {"total_latency": result.total_latency, "gap": gap, "idle": lost}
-    instance = shrunken(params["together"], params["seed"])
-    plan, proof = solve(instance, "search", bound=None, time_limit=SMALL_S), solve(instance, "exact", time_limit=PROOF_S)
-    bounds = {name: lower_bound(instance, name).ceil for name in ("mean-busy-time", "prices")}
-    optimum = proof.total_latency if proof.status == "optimal" else None
-    return {"plan": plan.total_latency, "optimum": optimum, "bounds": bounds}
-
-
-def shrunken(together: int, seed: int) -> Instance:
-    """Return requests of the mixture a hundred times smaller, under a memory that holds so many of them on average."""
-    from instances import generate
-    from opt.core.instance import Instance
-
-    whole = generate("mixture", n=ACCOUNT_N, memory=16_492, seed=seed)
-    prompt, output = whole.prompt // SHRINK, whole.output // SHRINK + 1
-    volume = prompt * output + output * (output + 1) // 2
-    memory = max(int(together * volume.sum() / output.sum()), int((prompt + output).max()))
-    return Instance(memory, prompt, output)
-
-
-def idle_loss(instance: Instance, start: IntArray) -> float:
-    """Return how much total latency idle memory costs: idle share times what is unfinished then, summed over rounds.
-
-    A request counts as unfinished by the share of its volume still to come. The mean-busy-time bound assumes that memory
-    is full until the end, so the gap to it is this loss plus that of serving in another order than by volume.
-    """
-    import numpy as np
-
-    rounds = int((start + instance.output).max()) + 1
-    used, served = np.zeros(rounds), np.zeros(rounds)
-    for s, o, x, v in zip(instance.prompt, instance.output, start, instance.volume, strict=True):
-        held = s + np.arange(1.0, o + 1)
-        used[x + 1 : x + o + 1] += held
-        served[x + 1 : x + o + 1] += held / v
-    unfinished = instance.n - np.cumsum(served) + served / 2  # in the middle of the round
-    return float(((1 - used / instance.memory) * unfinished)[1:].sum())
-
-
-def _account_tables(records: list[Record]) -> list[Table]:
-    few = [record for record in records if "together" in record["params"]]
-    deep = [record for record in records if "instance" in record["params"]]
-    columns = [
-        "fit together",
-        "instances",
-        "optimum proved",
-        "plan above optimum, %",
-        "optimum above prices, %",
-        "above mean-busy-time, %",
-    ]
-    rows = []
-    for (together,), group in grouped(few, "together").items():
-        known = [record["values"] for record in group if record["values"]["optimum"] is not None]
-        parts = [[100 * (v["plan"] / v["optimum"] - 1) for v in known]]
-        parts += [[100 * (1 - v["bounds"][name] / v["optimum"]) for v in known] for name in ("prices", "mean-busy-time")]
-        rows.append([together, len(group), len(known), *(sum(part) / len(part) if part else None for part in parts)])
-    title = f"of the gap, how much is bound: {ACCOUNT_N} requests of the mixture, {SHRINK} times smaller (means)"
-    names = ["instance", "total latency", "% above mean-busy-time", "of that idle memory, %", "order, %"]
-    lines = []
-    for record in deep:
-        values = record["values"]
-        idle = 100 * values["idle"] / values["gap"]
-        share = 100 * values["gap"] / values["total_latency"]
-        lines.append([record["params"]["instance"], values["total_latency"], share, idle, 100 - idle])
-    return [Table(title, columns, rows), Table("what the plan of 20 s of search loses", names, lines)]
-
-
 # Speed.
 
 SPEED = {False: ("demo",), True: ("mixture-100", "demo", "mixture-5000", "mixture-20000")}
@@ -370,7 +268,7 @@ PARTS: dict[str, Part] = {
     "speed": Part(_speed_tasks, _speed, _speed_tables),
     "rivals": Part(_rival_tasks, _rival, _rival_tables),
     "small": Part(_small_tasks, _small, _small_tables),
-    "account": Part(_account_tasks, _account, _account_tables),
+    "account": Part(account_tasks, account, account_tables),
     "curve": Part(_curve_tasks, _curve, _curve_tables),
 }
 
@@ -387,4 +285,19 @@ def _tables(records: list[Record]) -> list[Table]:
     return [table for (name,), group in grouped(records, "part").items() for table in PARTS[name].tables(group)]
 
 
-SEARCH = Suite("search", "local search and portfolio: rivals, quality over time, known optima, speed", _tasks, _measure, _tables)
+CLOCKED = (
+    *("total_latency", "seconds", "refused", "winner", "bounds"),  # rivals, and the prices among the bounds
+    *("at", "last"),  # the curve
+    *("found", "optimum", "best_known"),  # small instances
+    *("plan", "gap", "idle"),  # the account
+    *("moves", "cpu_s", "per_s"),  # speed
+)
+
+SEARCH = Suite(
+    "search",
+    "local search and portfolio: rivals, quality over time, known optima, speed",
+    _tasks,
+    _measure,
+    _tables,
+    clocked=frozenset(CLOCKED),
+)
