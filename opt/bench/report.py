@@ -22,14 +22,20 @@ __all__ = ["as_html", "as_markdown", "write_report"]
 Shown: TypeAlias = Callable[[object], str]
 
 CSS = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; }
-h1 { font-size: 1.7rem; } h2 { font-size: 1.3rem; margin-top: 2.5rem; border-top: 1px solid #ddd; padding-top: 1rem; }
-p { max-width: 48rem; } .wide { overflow-x: auto; } footer { color: #6b6b6b; font-size: 0.85rem; margin-top: 3rem; }
+:root { color-scheme: light dark; --ink: #222; --soft: #5f5f5f; --line: #e3e3e3; --strong: #999; }
+@media (prefers-color-scheme: dark) { :root { --ink: #ddd; --soft: #a5a5a5; --line: #3a3a3a; --strong: #777; } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); margin: 2rem auto; max-width: 76rem; padding: 0 1rem; }
+h1 { font-size: 1.7rem; }
+h2 { font-size: 1.3rem; margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: 1rem; }
+p { max-width: 48rem; } footer { color: var(--soft); font-size: 0.85rem; margin-top: 3rem; }
+.wide { overflow-x: auto; max-width: 100%; }
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; margin: 1rem 0; }
 caption { text-align: left; font-weight: 600; padding: 0.3rem 0; }
-th, td { padding: 0.25rem 0.7rem; border-bottom: 1px solid #e6e6e6; text-align: left; vertical-align: top; }
-thead th { border-bottom: 2px solid #999; } .number { text-align: right; }
-figure { margin: 1.5rem 0; } img { max-width: 100%; height: auto; } figcaption { color: #555; font-size: 0.9rem; }
+caption span { position: sticky; left: 0; display: inline-block; max-width: calc(min(100vw, 76rem) - 2rem); }
+th, td { padding: 0.25rem 0.7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
+thead th { border-bottom: 2px solid var(--strong); } .number { text-align: right; }
+figure { margin: 1.5rem 0; } figcaption { color: var(--soft); font-size: 0.9rem; }
+img { max-width: 100%; min-width: 36rem; height: auto; background: #fff; }
 """
 
 
@@ -101,7 +107,8 @@ def as_html(title: str, sections: Sequence[Section], notes: Sequence[str], *, sh
         [
             "<!DOCTYPE html>",
             '<html lang="en">',
-            f'<head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>',
+            '<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(title)}</title>",
             f"<style>{CSS}</style></head>",
             f"<body><h1>{escape(title)}</h1>",
             *(line for section in sections for line in _html_section(section, shown)),
@@ -124,7 +131,7 @@ def _html_table(table: Table, shown: Shown) -> str:
     classes = [' class="number"' if number else "" for number in _numeric(table)]
     head = _html_row("th", classes, table.columns)
     body = "\n".join(_html_row("td", classes, [shown(cell) for cell in row]) for row in table.rows)
-    caption = f"<caption>{escape(table.title)}</caption>"
+    caption = f"<caption><span>{escape(table.title)}</span></caption>"
     return f'<div class="wide"><table>{caption}<thead>{head}</thead>\n<tbody>{body}</tbody></table></div>'
 
 
@@ -135,7 +142,8 @@ def _html_row(tag: str, classes: Sequence[str], cells: Sequence[Any]) -> str:
 def _html_picture(picture: Picture) -> str:
     """Return a figure as an image of its own: names within one picture cannot meet those of another."""
     data, caption = base64.b64encode(_svg(picture.figure)).decode(), escape(picture.caption)
-    return f'<figure><img alt="{caption}" src="data:image/svg+xml;base64,{data}"><figcaption>{caption}</figcaption></figure>'
+    image = f'<img alt="{caption}" src="data:image/svg+xml;base64,{data}">'
+    return f'<figure><div class="wide">{image}</div><figcaption>{caption}</figcaption></figure>'
 
 
 def _svg(figure: Figure) -> bytes:
