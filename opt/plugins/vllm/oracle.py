@@ -1,5 +1,7 @@
 """vLLM's own scheduler beside our vLLM policies, step by step: the same requests, the same settings, the same decisions.
 
+And the other way round (`formed`): our batch formers inside vLLM beside the same ones in our engine.
+
 Compared in every step: the tokens of every request, who is preempted, who ends, what those admitted find in the prefix cache,
 and the blocks in use. Steps in which nothing is computed are put together with the next one on both sides.
 """
@@ -13,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from opt.core.cost import UNIT
+from opt.core.cost import UNIT, CostModel, cost_model
 from opt.core.instance import Instance
 from opt.plugins.vllm.drive import Step, build, run
 from opt.sim.batch import Batch, View
@@ -23,7 +25,7 @@ from opt.sim.policies import POLICIES
 from opt.sim.policy import Policy
 from opt.sim.workload import workload
 
-__all__ = ["Comparison", "compare", "draw", "ours"]
+__all__ = ["Comparison", "compare", "draw", "formed", "ours"]
 
 FIELDS = ("preempted", "cached", "tokens", "finished", "used")
 
@@ -91,7 +93,33 @@ def _prefixes(rng: np.random.Generator, prompt: Any, block: int) -> dict[str, An
 
 def compare(instance: Instance, settings: Mapping[str, Any]) -> Comparison:
     """Return how vLLM's scheduler and our policy of the same name serve the requests, up to the first difference."""
-    there, here = _joined(run(build(**settings), instance)), _joined(ours(instance, settings))
+    return _compared(run(build(**settings), instance), ours(instance, settings)[0])
+
+
+def formed(instance: Instance, settings: Mapping[str, Any], former: str, own: Mapping[str, Any]) -> Comparison:
+    """Return how a batch former serves the requests, all there at the start, inside vLLM and in our engine.
+
+    vLLM's clock is that of our engine, whose steps take what the cost model says; admission is by the prompt alone.
+
+    Args:
+        instance: the requests.
+        settings: of `opt.plugins.vllm.drive.build`.
+        former: its name in `opt.plugins.vllm.formation.FORMERS`.
+        own: settings of `opt.plugins.settings`, with cost and locality.
+    """
+    from opt.plugins import vllm
+
+    cost = cost_model(own["cost"]).with_locality(own["locality"])
+    here, times = ours(instance, settings, f"feather-{former}", cost)
+    scheduler = build(getattr(vllm, f"Feather{former.capitalize()}"), **settings, settings={**own, "look_ahead": False})
+    taken = iter([*times, *times[-1:] * len(times)])
+    scheduler.formation.now = lambda: next(taken)
+    return _compared(run(scheduler, instance), here)
+
+
+def _compared(stock: list[Step], simulated: list[Step]) -> Comparison:
+    """Return two runs up to the first difference."""
+    there, here = _joined(stock), _joined(simulated)
     figures = (len(there), sum(len(step.preempted) for step in there), sum(sum(step.cached.values()) for step in there))
     for at, (theirs, mine) in enumerate(zip(there, here, strict=False)):
         for name in FIELDS:
@@ -117,17 +145,21 @@ def config_of(settings: Mapping[str, Any]) -> EngineConfig:
     )
 
 
-def ours(instance: Instance, settings: Mapping[str, Any]) -> list[Step]:
-    """Return every step of our engine under our policy."""
-    load = workload(instance, round_s=1.0)
+def ours(
+    instance: Instance, settings: Mapping[str, Any], policy: str = "", cost: CostModel = UNIT
+) -> tuple[list[Step], list[float]]:
+    """Return every step of our engine, and when it began, under our policy of the settings' name or another one."""
+    load = workload(instance, round_s=1.0, lengths="output")
     config = config_of(settings)
-    made = POLICIES[f"vllm-{settings['policy']}"].make(load.requests, config, seed=0)
+    made = POLICIES[policy or f"vllm-{settings['policy']}"].make(load.requests, config, seed=0)
     steps: list[Step] = []
+    times: list[float] = []
     finished: list[list[int]] = []
 
     def decide(view: View) -> Batch:
         before = set(view.running.tolist())
         finished.append(list(engine.finished))
+        times.append(view.now)
         batch = made.decide(view)
         batch.repeat = 1
         tokens = dict.fromkeys(batch.singles.tolist(), 1) | {i: size for i, _, size in batch.chunks}
@@ -137,12 +169,12 @@ def ours(instance: Instance, settings: Mapping[str, Any]) -> list[Step]:
         steps.append(Step(tokens, sorted(batch.preempted), [], cached, engine.memory.used))
         return batch
 
-    engine = Engine(load, Policy(decide, made.rank), config, UNIT)
+    engine = Engine(load, Policy(decide, made.rank), config, cost)
     engine.submit(range(instance.n))
     engine.advance()
     finished.append(list(engine.finished))
     ends = [sorted(after[len(before) :]) for before, after in pairwise(finished)]
-    return [replace(step, finished=end) for step, end in zip(steps, ends, strict=True)]
+    return [replace(step, finished=end) for step, end in zip(steps, ends, strict=True)], times
 
 
 def _joined(steps: list[Step]) -> list[Step]:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from vllm.v1.core.sched.request_queue import RequestQueue
 
-__all__ = ["RankedQueue"]
+__all__ = ["ChosenQueue", "RankedQueue"]
 
 Entry: TypeAlias = tuple[float, float, str]  # key, arrival, id; negated where the list's end is the head
 
@@ -87,6 +87,9 @@ class RankedQueue(RequestQueue):
             if request.request_id in self._requests:
                 self._take(request.request_id)
 
+    def __contains__(self, request: Any) -> bool:
+        return request.request_id in self._requests
+
     def __bool__(self) -> bool:
         return bool(self._ranked)
 
@@ -105,3 +108,37 @@ class RankedQueue(RequestQueue):
         for _, _, name in self._ranked:
             if name not in late:
                 yield self._requests[name]
+
+
+class ChosenQueue(RankedQueue):
+    """The same, but some may be chosen to go before all others; `moved` lists who has joined or left, to be emptied at will."""
+
+    def __init__(
+        self, key: Callable[[Any], float], patience_s: float = float("inf"), now: Callable[[], float] = time.time
+    ) -> None:
+        super().__init__(key, patience_s, now)
+        self.moved: list[Any] = []
+        self._chosen: dict[str, None] = {}
+
+    def choose(self, requests: Iterable[Any]) -> None:
+        """Let some waiting requests go first, in this order, and nobody who was chosen before."""
+        self._chosen = dict.fromkeys(request.request_id for request in requests)
+
+    def add_request(self, request: Any) -> None:
+        """Put a request where it belongs."""
+        super().add_request(request)
+        self.moved.append(request)
+
+    def _head(self) -> str:
+        return next(iter(self._chosen)) if self._chosen else super()._head()
+
+    def _take(self, name: str) -> Any:
+        self._chosen.pop(name, None)
+        request = super()._take(name)
+        self.moved.append(request)
+        return request
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the requests in order, as `RankedQueue` does."""
+        yield from (self._requests[name] for name in self._chosen)
+        yield from (request for request in super().__iter__() if request.request_id not in self._chosen)

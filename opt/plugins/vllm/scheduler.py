@@ -43,6 +43,7 @@ class Ordered(Scheduler):
         self.seats = self.max_num_active_reqs
         self.waiting = RankedQueue(self.key, self.settings.patience_s)
         self._hints: dict[str, int | None] = {}
+        self._coming: set[Any] = set()  # hashes of the blocks that those admitted in this step will compute
         self._ends: dict[str, int] = {}  # prompt + expected output of those who run
         self._blocked: tuple[str, int, int] = ("", 0, 0)  # the head, the blocks it shared, the step before which it cannot start
 
@@ -61,16 +62,34 @@ class Ordered(Scheduler):
         """Return the place of a waiting request in the order, smaller first."""
         return key_of(self.order, request.num_tokens, self.left(request), self.settings.seed)
 
-    def left(self, request: Any) -> int:
-        """Return the tokens that a request is still expected to make, at least 1."""
+    def required_cost(self) -> str:
+        """Return the setting `cost` of a scheduler that cannot do without.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if not self.settings.cost:
+            raise ValueError(
+                f'kvopt: {type(self).__name__} needs the setting cost: --additional-config \'{{"kvopt": {{"cost": '
+                '"h100-llama-3-8b"}}\' (`kvopt list costs` shows all; `kvopt fit` makes one of your own)'
+            )
+        return self.settings.cost
+
+    def hint(self, request: Any) -> int | None:
+        """Return the output tokens that a request's client announces, None if it does not."""
         name = request.request_id
         if name not in self._hints:
             self._hints[name] = as_length(extra(request, OUTPUT))
+        return self._hints[name]
+
+    def left(self, request: Any) -> int:
+        """Return the tokens that a request is still expected to make, at least 1."""
         made = request.num_output_tokens
-        return self.lengths.total(self._hints[name], request.max_tokens, made) - made
+        return self.lengths.total(self.hint(request), request.max_tokens, made) - made
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Decide a step: how many may be admitted is ours, the rest is vLLM's."""
+        self._coming.clear()
         self.prepare()
         self.max_num_active_reqs = len(self.running) + self.num_waiting_for_streaming_input + self.admissible()
         try:
@@ -83,18 +102,25 @@ class Ordered(Scheduler):
 
     def admissible(self) -> int:
         """Return how many of the queue's head may be admitted in this step."""
-        free = self.seats - len(self.running) - self.num_waiting_for_streaming_input
+        free, budget = self.room()
         if free <= 0 or not self.waiting:
-            return max(free, 0)
+            return free
         if not self.settings.look_ahead:
             return free
-        if not self.kv_cache_manager.block_pool.get_num_free_blocks():
-            return 0
-        owed = sum(request.num_tokens - request.num_computed_tokens for request in self.running if request.is_prefill_chunk)
-        budget = self.max_num_scheduled_tokens - len(self.running) - owed
         if budget <= 0 or self._known_blocked():
             return 0
         return self._fitting(self.profile(), free, budget)
+
+    def room(self) -> tuple[int, int]:
+        """Return the free seats, and the tokens of the step that running requests leave; none if no block is free."""
+        free = self.seats - len(self.running) - self.num_waiting_for_streaming_input
+        if free <= 0 or not self.waiting or not self.kv_cache_manager.block_pool.get_num_free_blocks():
+            return max(free, 0), 0
+        partial = [request for request in self.running if request.is_prefill_chunk]
+        owed = sum(request.num_tokens - request.num_computed_tokens for request in partial)
+        for request in partial:
+            self.comes(request, request.num_tokens)
+        return free, self.max_num_scheduled_tokens - (len(self.running) - len(partial)) - owed
 
     def _known_blocked(self) -> bool:
         """Whether the head was seen not to fit before a later step, and nothing has happened since."""
@@ -117,16 +143,36 @@ class Ordered(Scheduler):
                 self._blocked = (request.request_id, shared, 0 if count else self.current_step + wait)
                 break
             count += 1
-            budget -= request.num_tokens - found
+            size = min(budget, request.num_tokens - found)
+            budget -= size
             if budget <= 0:
                 break
             profile.add(request.num_tokens, left, shared)
+            self.comes(request, found + size)
         return count
 
-    def _found(self, request: Any) -> tuple[int, int]:
-        """Return the tokens that a request finds in the prefix cache, and the blocks that several others hold already."""
+    def hit(self, request: Any) -> tuple[Any, int]:
+        """Return the blocks that a waiting request finds in the prefix cache, and its tokens that it need not compute.
+
+        Those include what others who are admitted in the same step will have computed before it: vLLM shares that too.
+        """
         blocks, tokens, *_ = self.kv_cache_manager.get_computed_blocks(request)
-        return tokens, sum(block.ref_cnt > 1 for block in blocks.blocks[0]) if tokens else 0
+        if self._coming:
+            every, hashes = self.hash_block_size, request.block_hashes
+            reach, most = tokens // every, (request.num_tokens - 1) // every
+            while reach < most and hashes[reach] in self._coming:
+                reach += 1
+            tokens = max(tokens, reach * every // self.block_size * self.block_size)
+        return (blocks.blocks[0] if blocks.blocks else ()), tokens
+
+    def comes(self, request: Any, tokens: int) -> None:
+        """Note that a request is to be admitted in this step, and will then have so many tokens computed."""
+        self._coming.update(request.block_hashes[: tokens // self.hash_block_size])
+
+    def _found(self, request: Any) -> tuple[int, int]:
+        """Return the tokens that a request need not compute, and the blocks it finds that several others hold already."""
+        row, tokens = self.hit(request)
+        return tokens, sum(block.ref_cnt > 1 for block in row)
 
     def profile(self) -> Profile:
         """Return the blocks that the running requests will hold."""
