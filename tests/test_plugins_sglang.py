@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from opt.plugins.sglang import register
+from opt.plugins.sglang import Reorder, register
 from opt.plugins.sglang.record import Recorder, load_of
 
 needs_sglang = pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason="SGLang is not installed: make test-engines")
@@ -69,6 +69,23 @@ def test_an_iteration_lasts_since_the_one_before_or_since_its_launch():
     assert rows == [2.0, 2.5, 1.0]
 
 
+def test_a_random_order_is_random_and_stays():
+    queue = [
+        SimpleNamespace(
+            rid=f"r{i}",
+            origin_input_ids=[0],
+            output_ids=[],
+            sampling_params=SimpleNamespace(max_new_tokens=5, custom_params=None),
+        )
+        for i in range(50)
+    ]
+    come, hook = list(queue), Reorder("random")
+    hook(lambda *_: None, None, queue)
+    first = list(queue)
+    hook(lambda *_: None, None, queue)
+    assert first == queue != come
+
+
 # --- with SGLang ---------------------------------------------------------------------------------------------------
 
 
@@ -99,6 +116,18 @@ assert any(point.value == "opt.plugins.sglang:register" for point in entry_point
 print("found")
 """
 
+ORDERS = """
+from opt.plugins.sglang.oracle import compare, draw
+for order, tree in [("lpm", "radix"), ("dfs-weight", "radix"), ("dfs-weight", "rust")]:
+    runs = [compare(*draw(seed, roomy=True if tree == "rust" else None), order, tree) for seed in range(8)]
+    assert not any(run.there for run in runs), runs
+    orders, equal = (sum(getattr(run, name) for run in runs) for name in ("orders", "equal"))
+    assert orders > 500 and equal > 0.97 * orders, (orders, equal)
+    assert sum(run.sorted for run in runs) > 50 and max(run.longest for run in runs) > 128
+    assert tree == "rust" or any(run.lost for run in runs)
+print("agreed")
+"""
+
 TREES = """
 from opt.plugins.sglang.trees import race
 for page in (1, 16):
@@ -110,7 +139,9 @@ print("equal")
 
 @needs_sglang
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("program", "said"), [(HOOK, "found"), (TREES, "equal")], ids=["hook", "trees"])
+@pytest.mark.parametrize(
+    ("program", "said"), [(HOOK, "found"), (ORDERS, "agreed"), (TREES, "equal")], ids=["hook", "orders", "trees"]
+)
 def test_inside_sglang(program, said):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280, check=False)
     assert said in done.stdout, done.stderr[-2000:]

@@ -339,6 +339,26 @@ def test_the_heavier_subtree_goes_first():
     assert np.array(starts(instance, "sglang-fcfs", SGLANG.replace(max_running=2)))[2] < begun.max()
 
 
+def test_of_equal_subtrees_the_one_that_was_cached_first_goes_first():
+    """A and B run; one waits under B's prefix, and one, who came later, under A's: it takes A's seat."""
+    rows = [[1, 2], [5, 6], [5, 90], [1, 91]]
+    instance = Instance(1000, [32] * 4, [4, 6, 4, 4], arrival_s=[0.0, 0.0, 0.2, 0.3], prefix=rows, prefix_chunk=16)
+    begun = starts(instance, "sglang-dfs-weight", SGLANG.replace(max_running=2))
+    assert begun[3] < begun[2]
+
+
+def test_the_postponed_stay_in_the_order_of_the_queue():
+    """Behind one with 16 cached tokens and a cold one come two who share 48 with them: by arrival, not by cached tokens.
+
+    The step has 176 tokens: 48 for the third, 64 for the first, 64 for the second, who is postponed, and none for the last.
+    """
+    rows = [[1], [9, 10, 11, 12], [9, 10, 11, 13], [1, 20, 21, 22], [1, 20, 21, 23]]
+    arrival = [0.0, 0.5, 0.5, 0.5, 0.5]
+    instance = Instance(2000, [16, 64, 64, 64, 64], [1, 5, 5, 5, 5], arrival_s=arrival, prefix=rows, prefix_chunk=16)
+    begun = starts(instance, "sglang-lpm", SGLANG.replace(token_budget=176))
+    assert begun[1] == begun[2] == begun[3] < begun[4]
+
+
 def test_who_would_find_its_prefix_after_another_goes_last():
     """Nothing is cached; the second shares 48 tokens with the first: it lets the third go before it, and then hits."""
     rows = [[1, 2, 3, 4], [1, 2, 3, 5], [7, 8, 9, 10]]

@@ -9,7 +9,7 @@ Parts:
               whoever schedules; the quantile takes over after 16 requests: no harder test than that)
     overhead  processor time of deciding a step with 1,000 requests waiting, in one process
     fit       an iteration log of vLLM on an eight-layer model, fitted, and replayed by our engine
-    trees, sglang    see `opt.bench.engines_sglang`
+    policy, trees, sglang    see `opt.bench.engines_sglang`
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """The parts of the suite `engines` that run SGLang.
 
+Parts:
+    policy    SGLang's sorting of its queue beside our policies of the same names, whenever one of our runs asks for an order
     trees     prefix trees: SGLang's beside ours, the same prompts, hit lengths compared
     sglang    SGLang on backlogs with some common prefixes: its own policies and our orders, one start for each
 """
@@ -19,12 +21,45 @@ from opt.core.instance import Instance
 __all__ = ["PARTS"]
 
 REQUESTS, MEMORY = 40, 768
+RUNS = 15  # random runs in a task
 
 # name: (our order, SGLang's policy)
 SGLANG = {
     **{f"SGLang {policy}": ("", policy) for policy in ("fcfs", "lpm", "dfs-weight", "lof")},
     **{f"kvopt {order}": (order, "fcfs") for order in ("fcfs", "svf", "mc-sf", "total-size", "best-fit", "lof", "random")},
 }
+
+
+def _policy_tasks(seeds: int) -> list[Params]:
+    kinds = [("lpm", "radix"), ("dfs-weight", "radix"), ("dfs-weight", "rust")]
+    return [{"part": "policy", "order": order, "tree": tree, "seed": seed} for order, tree in kinds for seed in range(seeds)]
+
+
+def _policy(params: Params) -> dict[str, Any]:
+    """Compare all orders of some random runs."""
+    from opt.plugins.sglang.oracle import compare, draw
+
+    roomy = None if params["tree"] == "radix" else True
+    runs = [compare(*draw(RUNS * params["seed"] + k, roomy=roomy), params["order"], params["tree"]) for k in range(RUNS)]
+    counts = {name: sum(getattr(run, name) for run in runs) for name in ("orders", "sorted", "equal", "retracted", "merged")}
+    return {
+        "runs": RUNS,
+        "long": sum(run.longest > 128 for run in runs),
+        "lost": sum(run.lost for run in runs),
+        **counts,
+        "differences": [{"there": run.there, "here": run.here} for run in runs if run.there],
+    }
+
+
+def _policy_tables(records: list[Record]) -> list[Table]:
+    names = ["runs", "long", "lost", "orders", "sorted", "equal", "retracted", "merged"]
+    rows = []
+    for (order, tree), mine in grouped(records, "order", "tree").items():
+        unknown = sum(len(record["values"]["differences"]) for record in mine)
+        rows.append([order, tree, *(sum(record["values"][name] for record in mine) for name in names), unknown])
+    columns = ["order", "tree", "runs", "with over 128 waiting", "with evictions", "orders", "not sorted before", "equal"]
+    stated = ["retracted elsewhere", "same prefix, after evictions", "unknown difference"]
+    return [Table("SGLang's queue and ours, sorted at the same moments: whole orders compared", [*columns, *stated], rows)]
 
 
 def _trees_tasks(seeds: int) -> list[Params]:
@@ -104,6 +139,7 @@ def _sglang_tables(records: list[Record]) -> list[Table]:
 
 
 PARTS = {
+    "policy": (_policy_tasks, _policy, _policy_tables),
     "trees": (_trees_tasks, _trees, _trees_tables),
     "sglang": (_sglang_tasks, _sglang, _sglang_tables),
 }

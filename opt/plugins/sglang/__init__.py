@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -109,7 +110,8 @@ class Reorder:
             return known
         hint = _hint(request.sampling_params)
         total = self._lengths.total(hint, int(request.sampling_params.max_new_tokens), made)
-        key = key_of(self._order, len(request.origin_input_ids) + made, total - made)
+        seed = zlib.crc32(str(request.rid).encode())  # for `random`: of its own for each request, the same in every process
+        key = key_of(self._order, len(request.origin_input_ids) + made, total - made, seed)
         return (now if known is None else known[0], made, key)
 
 

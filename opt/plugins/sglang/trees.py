@@ -17,7 +17,7 @@ import numpy as np
 
 from opt.serve.prefix.hashing import chunk_hashes
 
-__all__ = ["importable", "prompts", "race"]
+__all__ = ["importable", "prompts", "race", "radix_cache", "unified_cache"]
 
 # To look a prompt up when it arrives, to do so again while it waits, to put it in.
 Tree = tuple[Callable[[list[int]], int], Callable[[list[int]], int], Callable[[list[int]], None]]
@@ -75,8 +75,9 @@ def race(*, seed: int, page: int, n: int = 1500) -> dict[str, dict[str, Any]]:
     """
     importable()
     rows = prompts(n, seed)
-    rivals = {"SGLang RadixCache": _radix(page)}
-    rivals |= {f"SGLang unified, {core}": tree for core in ("python", "rust") if (tree := _unified(page, core)) is not None}
+    caches = {"SGLang RadixCache": radix_cache(page)}
+    caches |= {f"SGLang unified, {core}": unified_cache(page, core) for core in ("python", "rust")}
+    rivals = {name: _sglang_tree(cache, page) for name, cache in caches.items() if cache is not None}
     rivals |= {"kvopt Chunked Hash Tree": _hash_tree(page), "kvopt chained hash set": _hash_set(page)}
     first: list[int] | None = None
     found: dict[str, dict[str, Any]] = {}
@@ -115,14 +116,15 @@ def _sglang_tree(cache: Any, page: int) -> Tree:
     return look_up, look_up, put_in
 
 
-def _radix(page: int) -> Tree:
+def radix_cache(page: int) -> Any:
+    """Return SGLang's radix tree, without memory."""
     from sglang.srt.mem_cache.radix_cache import RadixCache
 
-    return _sglang_tree(RadixCache.create_simulated(page_size=page), page)
+    return RadixCache.create_simulated(page_size=page, mock_allocator=_NoMemory())
 
 
-def _unified(page: int, core: str) -> Tree | None:
-    """Return SGLang's unified tree with a core, None where it has not been built."""
+def unified_cache(page: int, core: str) -> Any:
+    """Return SGLang's unified tree with a core, "python" or "rust", without memory; None where the core is not built."""
     from sglang.srt.environ import envs
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
@@ -139,7 +141,7 @@ def _unified(page: int, core: str) -> Tree | None:
         cache = UnifiedRadixCache(params)
     if core not in type(cache.tree_core).__module__ and core == "rust":
         return None
-    return _sglang_tree(cache, page)
+    return cache
 
 
 class _NoMemory:

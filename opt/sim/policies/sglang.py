@@ -5,18 +5,23 @@ each), and for the newcomer all of it. The ratio starts at 0.7 and falls linearl
 decodes do not fit, requests with the fewest output tokens are retracted and recomputed later, and the ratio is set anew
 from how far the others have come. Once an admission fails, none is tried before somebody finishes.
 
-Orders: `fcfs`; `lpm` longest cached prefix first (by arrival when more than 128 wait; who shares 32 tokens or more with
-an earlier waiting request while the cache has at most 32 goes last this time); `dfs-weight` walks the tree of cached
-prefixes, heavier subtrees first; `lof` longest announced output first; `random` by seed.
+Orders: `fcfs`; `lpm` longest cached prefix first, ties as sorted last, then by arrival (as it is when more than 128 wait;
+who shares 32 tokens or more with an earlier waiting request while the cache has at most 32 goes last this time);
+`dfs-weight` walks the tree of cached prefixes, heavier subtrees first, of equals the one that entered the cache first;
+`lof` longest announced output first; `random` by seed.
 
-Differences from the engine itself: retracted requests keep the place of their arrival in the queue, and outputs do not
-enter the prefix cache.
+`opt.plugins.sglang.oracle` holds `lpm` and `dfs-weight` against SGLang's own code. Differences from the engine itself:
+retracted requests keep the place of their arrival in the queue; outputs do not enter the prefix cache, and of prompts
+whole units do; under `dfs-weight` requests with the same cached prefix go by arrival, where the engine keeps them as
+sorted last (not the same after evictions); requests that ignore the end of sequence while prefixes are not kept get an
+admission of their own there, with a look-ahead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -26,7 +31,7 @@ from opt.sim.config import EngineConfig
 from opt.sim.engine import Policy
 from opt.sim.workload import Requests
 
-__all__ = ["sglang"]
+__all__ = ["ORDERS", "Loop", "sglang"]
 
 CLIP = 4096  # output tokens set aside for one request, at most
 RATIO, LEAST_RATIO, DECAY_STEPS = 0.7, 0.098, 600
@@ -38,18 +43,38 @@ SHARED = 32  # tokens
 def sglang(requests: Requests, config: EngineConfig, *, order: str, seed: int = 0) -> Policy:
     """Return SGLang's scheduler with a key of `ORDERS` for its waiting queue."""
     rank = -requests.expected if order == "lof" else None
-    return Policy(_Loop(ORDERS[order], np.random.PCG64(seed)).decide, rank)
+    return Policy(Loop(ORDERS[order], np.random.PCG64(seed), dated=order == "dfs-weight").decide, rank)
 
 
 @dataclass
-class _Loop:
-    order: Callable[[View, np.random.PCG64], Iterable[int]]
+class Loop:
+    """The engine's scheduler.
+
+    Args:
+        order: of the waiting queue.
+        random: for the order `random`.
+        dated: whether the order needs `entered`.
+        ratio: the share of outputs to come that is set aside.
+        full: whether an admission has failed and nobody has left since.
+        steps, decoding, running: of the last decision.
+        line: for `lpm`, the queue as it was sorted last, and since then.
+        entered: for `dfs-weight`, when each cached prompt unit entered the cache.
+        computing: who computes prompt units, and how many of its units were cached before.
+        clock: units that have entered.
+    """
+
+    order: Callable[[Loop, View], Iterable[int]]
     random: np.random.PCG64
+    dated: bool = False
     ratio: float = RATIO
     full: bool = False
     steps: int = 0
     decoding: bool = False
     running: list[int] = field(default_factory=list)
+    line: list[int] = field(default_factory=list)
+    entered: dict[int, int] = field(default_factory=dict)
+    computing: list[tuple[int, int]] = field(default_factory=list)
+    clock: int = 0
 
     def decide(self, view: View) -> Batch:
         """Prefill if anything can be, else decode."""
@@ -72,13 +97,18 @@ class _Loop:
             self.full = False
 
     def _prefill(self, view: View, batch: Batch) -> None:
-        for i in view.partial():
+        partial = view.partial()
+        if batch.seats <= 0 and not partial:
+            self.full = True
+            return
+        line = self.order(self, view)
+        for i in partial:
             need = view.needs(i)
-            if not batch.add(i) or batch.chunks[-1][2] < need:
+            if not self._add(view, batch, i) or batch.chunks[-1][2] < need:
                 return  # one prompt at a time is cut
         ahead = _to_come(view, view.running)
         room = view.memory[0] - self.ratio * float(ahead.sum())
-        for i in self.order(view, self.random) if batch.budget > 0 else ():
+        for i in line if batch.budget > 0 else ():
             need = view.needs(i)
             wanted = need + int(_to_come(view, np.array([i]))[0])
             alone = not len(view.running)
@@ -86,11 +116,26 @@ class _Loop:
                 self.full = True
                 return
             left = batch.budget
-            added = batch.add(i)
+            added = self._add(view, batch, i)
             if not added or left - batch.budget < need:
                 self.full = not added and not alone
                 return
             room -= wanted
+
+    def _add(self, view: View, batch: Batch, i: int) -> bool:
+        if self.dated:
+            self.computing.append((i, int(view.cached_units(np.array([i]))[0])))
+        return batch.add(i)
+
+    def date(self, view: View) -> None:
+        """Note which prompt units have entered the cache since the last time, in the order in which they did."""
+        begun = self.clock
+        for i, before in self.computing:
+            for name in view.units(i)[before : int(view.cached_units(np.array([i]))[0])]:
+                if self.entered.get(name, 0) <= begun:
+                    self.clock += 1
+                    self.entered[name] = self.clock
+        self.computing.clear()
 
     def _decode(self, view: View, batch: Batch) -> None:
         retracted = False
@@ -117,7 +162,7 @@ def _to_come(view: View, who: IntArray) -> IntArray:
     return np.where(expected == ABSENT, CLIP, np.minimum(left, CLIP)).astype(np.int64)
 
 
-def _queue(view: View, random: np.random.PCG64) -> Iterator[int]:
+def _queue(loop: Loop, view: View) -> Iterator[int]:
     """Yield the head of the queue for as long as it is admitted; the queue is in the policy's order already."""
     last = None
     while (head := view.waiting.head) is not None and head != last:
@@ -125,29 +170,35 @@ def _queue(view: View, random: np.random.PCG64) -> Iterator[int]:
         yield head
 
 
-def _shuffled(view: View, random: np.random.PCG64) -> Iterator[int]:
+def _shuffled(loop: Loop, view: View) -> Iterator[int]:
     """Yield the queue in random order, drawn as far as it is needed."""
     waiting = list(view.waiting)
     while waiting:
-        at = int(random.random_raw()) % len(waiting)
+        at = int(loop.random.random_raw()) % len(waiting)
         waiting[at], waiting[-1] = waiting[-1], waiting[at]
         yield waiting.pop()
 
 
-def _lpm(view: View, random: np.random.PCG64) -> Iterable[int]:
+def _lpm(loop: Loop, view: View) -> Iterator[int]:
+    """The engine sorts its queue in place: an order once given holds among equals, and while too many wait to sort."""
+    loop.line = [i for i in loop.line if i in view.waiting]
     if len(view.waiting) > LPM_MOST:
-        return _queue(view, random)
-    waiting = list(view.waiting)
-    postponed = _postponed(view, waiting)
-    return sorted(waiting, key=lambda i: (i in postponed, -view.base(i)))
+        return chain(loop.line, _queue(loop, view))
+    known = set(loop.line)
+    line = loop.line + [i for i in view.waiting if i not in known]
+    cached = dict(zip(line, (view.cached_units(np.array(line, np.int64)) * view.unit).tolist(), strict=True))
+    postponed = _postponed(view, line, cached)
+    found = {i: 0 if i in postponed else min(cached[i], view.requests.prompt[i] - 1) for i in line}
+    loop.line = sorted(line, key=lambda i: (i in postponed, -found[i]))
+    return iter(loop.line)
 
 
-def _postponed(view: View, waiting: list[int]) -> set[int]:
+def _postponed(view: View, line: list[int], cached: dict[int, int]) -> set[int]:
     """Return who would find its prefix in the cache if an earlier waiting request went first."""
     seen: set[int] = set()
     found = set()
-    for i in waiting:
-        if view.base(i) > SHARED:
+    for i in line:
+        if cached[i] > SHARED:
             continue
         units = view.units(i)
         shared = next((k for k, name in enumerate(units) if name not in seen), len(units))
@@ -158,11 +209,12 @@ def _postponed(view: View, waiting: list[int]) -> set[int]:
     return found
 
 
-def _dfs_weight(view: View, random: np.random.PCG64) -> Iterator[int]:
-    """Walk the tree of cached prefixes, heavier subtrees first, ties by the queue; who ends at a node comes after them.
+def _dfs_weight(loop: Loop, view: View) -> Iterator[int]:
+    """Walk the tree of cached prefixes, heavier subtrees first; who ends at a node comes after them, by arrival.
 
     The walk goes only as far as requests are taken from it.
     """
+    loop.date(view)
     waiting = np.fromiter(view.waiting, np.int64, len(view.waiting))
     depth_of = view.cached_units(waiting)
     stack: list[tuple[IntArray, int | None]] = [(np.arange(len(waiting)), 0)]
@@ -173,20 +225,21 @@ def _dfs_weight(view: View, random: np.random.PCG64) -> Iterator[int]:
             continue
         deeper = depth_of[members] > depth
         stack.append((members[~deeper], None))
-        stack.extend(_subtrees(view, waiting, members[deeper], depth))
+        stack.extend(_subtrees(loop, view, waiting, members[deeper], depth))
 
 
-def _subtrees(view: View, waiting: IntArray, members: IntArray, depth: int) -> list[tuple[IntArray, int | None]]:
-    """Return the members by their next unit, the heaviest group last, and of equals the one first in the queue."""
+def _subtrees(loop: Loop, view: View, waiting: IntArray, members: IntArray, depth: int) -> list[tuple[IntArray, int | None]]:
+    """Return the members by their next unit, the heaviest group last, and of equals the one that entered the cache first."""
     if not len(members):
         return []
-    _, group, sizes = np.unique(view.names_at(waiting[members], depth), return_inverse=True, return_counts=True)
+    names, group, sizes = np.unique(view.names_at(waiting[members], depth), return_inverse=True, return_counts=True)
     by_group = members[np.argsort(group, kind="stable")]
-    groups = np.split(by_group, np.cumsum(sizes)[:-1])
-    return [(found, depth + 1) for found in sorted(groups, key=lambda found: (len(found), -found[0]))]
+    groups = zip(names.tolist(), np.split(by_group, np.cumsum(sizes)[:-1]), strict=True)
+    ordered = sorted(groups, key=lambda named: (len(named[1]), -loop.entered.get(named[0], 0)))
+    return [(found, depth + 1) for _, found in ordered]
 
 
-ORDERS: dict[str, Callable[[View, np.random.PCG64], Iterable[int]]] = {
+ORDERS: dict[str, Callable[[Loop, View], Iterable[int]]] = {
     "fcfs": _queue,
     "lpm": _lpm,
     "dfs-weight": _dfs_weight,
