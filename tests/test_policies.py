@@ -355,7 +355,8 @@ def test_the_postponed_stay_in_the_order_of_the_queue():
     rows = [[1], [9, 10, 11, 12], [9, 10, 11, 13], [1, 20, 21, 22], [1, 20, 21, 23]]
     arrival = [0.0, 0.5, 0.5, 0.5, 0.5]
     instance = Instance(2000, [16, 64, 64, 64, 64], [1, 5, 5, 5, 5], arrival_s=arrival, prefix=rows, prefix_chunk=16)
-    begun = starts(instance, "sglang-lpm", SGLANG.replace(token_budget=176))
+    config = SGLANG.replace(token_budget=176)
+    begun = starts(instance, "sglang-lpm", config, cost=CostModel("t", "linear", {"base": 1.0}))
     assert begun[1] == begun[2] == begun[3] < begun[4]
 
 
