@@ -350,12 +350,12 @@ def test_of_equal_subtrees_the_one_that_was_cached_first_goes_first():
 def test_the_postponed_stay_in_the_order_of_the_queue():
     """Behind one with 16 cached tokens and a cold one come two who share 48 with them: by arrival, not by cached tokens.
 
-    The step has 176 tokens: 48 for the third, 64 for the first, 64 for the second, who is postponed, and none for the last.
+    The step has 128 tokens: 48 for the third, 64 for the first, the last 16 of the second, who is postponed, none for the last.
     """
     rows = [[1], [9, 10, 11, 12], [9, 10, 11, 13], [1, 20, 21, 22], [1, 20, 21, 23]]
     arrival = [0.0, 0.5, 0.5, 0.5, 0.5]
     instance = Instance(2000, [16, 64, 64, 64, 64], [1, 5, 5, 5, 5], arrival_s=arrival, prefix=rows, prefix_chunk=16)
-    config = SGLANG.replace(token_budget=176)
+    config = SGLANG.replace(token_budget=128)
     begun = starts(instance, "sglang-lpm", config, cost=CostModel("t", "linear", {"base": 1.0}))
     assert begun[1] == begun[2] == begun[3] < begun[4]
 

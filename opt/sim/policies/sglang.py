@@ -11,10 +11,13 @@ who shares 32 tokens or more with an earlier waiting request while the cache has
 `lof` longest announced output first; `random` by seed.
 
 `opt.plugins.sglang.oracle` holds `lpm` and `dfs-weight` against SGLang's own code. Differences from the engine itself:
-retracted requests keep the place of their arrival in the queue; outputs do not enter the prefix cache, and of prompts
-whole units do; under `dfs-weight` requests with the same cached prefix go by arrival, where the engine keeps them as
-sorted last (not the same after evictions); requests that ignore the end of sequence while prefixes are not kept get an
-admission of their own there, with a look-ahead.
+    - Retracted requests keep the place of their arrival in the queue.
+    - Outputs do not enter the prefix cache. Of prompts whole units do, at once: prompts of one step share what the first
+      of them computes.
+    - Under `dfs-weight`, requests with the same cached prefix go by arrival, where the engine keeps them as sorted last,
+      which may differ after evictions.
+    - Requests that ignore the end of sequence while no prefixes are kept get an admission of their own there, with a
+      look-ahead.
 """
 
 from __future__ import annotations
