@@ -130,8 +130,8 @@ print("agreed")
 
 TREES = """
 from opt.plugins.sglang.trees import race
-for page in (1, 16):
-    found = race(seed=1, page=page, n=200)
+for page, window in [(1, None), (1, 40), (16, None), (16, 40)]:
+    found = race(seed=1, page=page, n=200, window=window)
     assert len(found) >= 4 and all(row["equal_hits"] for row in found.values()), found
 print("equal")
 """

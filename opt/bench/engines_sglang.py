@@ -22,6 +22,7 @@ __all__ = ["PARTS"]
 
 REQUESTS, MEMORY = 40, 768
 RUNS = 15  # random runs in a task
+WINDOW = 100  # prompts that run at a time
 
 # name: (our order, SGLang's policy)
 SGLANG = {
@@ -63,26 +64,42 @@ def _policy_tables(records: list[Record]) -> list[Table]:
 
 
 def _trees_tasks(seeds: int) -> list[Params]:
-    return [{"part": "trees", "page": page, "seed": seed} for page in (1, 16) for seed in range(seeds)]
+    kinds = [(page, window) for page in (1, 16) for window in (None, WINDOW)]
+    return [{"part": "trees", "page": page, "window": window, "seed": seed} for page, window in kinds for seed in range(seeds)]
 
 
 def _trees(params: Params) -> dict[str, Any]:
     """Match and insert the same prompts in every tree."""
     from opt.plugins.sglang.trees import race
 
-    found: dict[str, Any] = race(seed=params["seed"], page=params["page"])
+    found: dict[str, Any] = race(seed=params["seed"], page=params["page"], window=params["window"])
     return found
 
 
 def _trees_tables(records: list[Record]) -> list[Table]:
     rows = []
-    for (page,), mine in grouped(records, "page").items():
+    for (page, window), mine in grouped(records, "page", "window").items():
         for name in mine[0]["values"]:
             runs = [record["values"][name] for record in mine]
-            cells = [median(run[key] for run in runs) for key in ("match_us", "again_us", "insert_us")]
-            rows.append([page, name, *cells, all(run["equal_hits"] for run in runs), median(run["hit_share"] for run in runs)])
-    columns = ["tokens to a page", "tree", "match us", "again us", "insert us", "equal hits", "hit share"]
-    return [Table("prefix trees: one call each for every prompt, medians over seeds of the means", columns, rows)]
+            cells = [median(run[key] for run in runs) for key in ("match_us", "again_us", "insert_us", "drop_us")]
+            rows.append(
+                [
+                    page,
+                    "all" if window is None else window,
+                    name,
+                    *cells,
+                    all(run["equal_hits"] for run in runs),
+                    median(run["hit_share"] for run in runs),
+                ]
+            )
+    columns = ["tokens to a page", "prompts kept", "tree", "match us", "again us", "insert us", "drop us"]
+    return [
+        Table(
+            "prefix trees: one call each for every prompt, medians over seeds of the means",
+            [*columns, "equal hits", "hit share"],
+            rows,
+        )
+    ]
 
 
 def _sglang_tasks(seeds: int) -> list[Params]:

@@ -9,8 +9,9 @@ import sys
 import time
 import types
 from array import array
+from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -19,8 +20,21 @@ from opt.serve.prefix.hashing import chunk_hashes
 
 __all__ = ["importable", "prompts", "race", "radix_cache", "unified_cache"]
 
-# To look a prompt up when it arrives, to do so again while it waits, to put it in.
-Tree = tuple[Callable[[list[int]], int], Callable[[list[int]], int], Callable[[list[int]], None]]
+
+class Tree(NamedTuple):
+    """What every tree can do.
+
+    Args:
+        look_up: a prompt that arrives; returns the tokens that are there.
+        again: the same while it waits.
+        put_in: it, after it was looked up.
+        drop: the oldest prompt, of which so many tokens are in no later one.
+    """
+
+    look_up: Callable[[list[int]], int]
+    again: Callable[[list[int]], int]
+    put_in: Callable[[list[int]], None]
+    drop: Callable[[int], None]
 
 
 def importable() -> None:
@@ -62,46 +76,75 @@ def prompts(n: int, seed: int) -> list[list[int]]:
     return [stems[int(rng.integers(30))] + rng.integers(0, 30_000, int(rng.integers(50, 250))).tolist() for _ in range(n)]
 
 
-def race(*, seed: int, page: int, n: int = 1500) -> dict[str, dict[str, Any]]:
+def race(*, seed: int, page: int, n: int = 1500, window: int | None = None) -> dict[str, dict[str, Any]]:
     """Return for every tree the mean microseconds of its calls, and whether hits are those of the first tree.
 
-    `match_us` looks an arriving prompt up, `again_us` does so once more, as schedulers do in every step while it waits, and
-    `insert_us` puts it in. Ours include hashing, at the arrival.
+    `match_us` looks an arriving prompt up, `again_us` does so once more, as schedulers do in every step while it waits,
+    `insert_us` puts it in, and `drop_us` takes the oldest one out. Ours include hashing, at the arrival.
 
     Args:
         seed: of the prompts.
         page: tokens to a page or chunk; hits are whole pages.
         n: prompts.
+        window: how many prompts run at a time. They are held, the others leave at once; in SGLang's trees they are locked
+            meanwhile, as it does with running requests, and then as many tokens are evicted. None keeps all prompts.
     """
     importable()
     rows = prompts(n, seed)
+    freed = _freed(rows, page, window)
     caches = {"SGLang RadixCache": radix_cache(page)}
     caches |= {f"SGLang unified, {core}": unified_cache(page, core) for core in ("python", "rust")}
-    rivals = {name: _sglang_tree(cache, page) for name, cache in caches.items() if cache is not None}
+    rivals = {name: _sglang_tree(cache, page, locks=window is not None) for name, cache in caches.items() if cache is not None}
     rivals |= {"kvopt Chunked Hash Tree": _hash_tree(page), "kvopt chained hash set": _hash_set(page)}
     first: list[int] | None = None
     found: dict[str, dict[str, Any]] = {}
-    for name, (look_up, again, put_in) in rivals.items():
-        hits, times = [], np.zeros(3)
-        for tokens in rows:
-            begun = time.thread_time()
-            hits.append(look_up(tokens))
-            first_s = time.thread_time()
-            assert again(tokens) == hits[-1]
-            again_s = time.thread_time()
-            put_in(tokens)
-            times += first_s - begun, again_s - first_s, time.thread_time() - again_s
+    for name, tree in rivals.items():
+        hits, times = _run(tree, rows, freed)
         first = hits if first is None else first
         share = sum(hits) / sum(map(len, rows))
-        means = zip(("match_us", "again_us", "insert_us"), (1e6 * times / n).tolist(), strict=True)
-        found[name] = {**dict(means), "equal_hits": hits == first, "hit_share": share}
+        found[name] = {**times, "equal_hits": hits == first, "hit_share": share}
     return found
 
 
-def _sglang_tree(cache: Any, page: int) -> Tree:
+def _run(tree: Tree, rows: list[list[int]], freed: list[int]) -> tuple[list[int], dict[str, float]]:
+    """Return the hits of all prompts, and the mean microseconds of every kind of call."""
+    hits, times = [], np.zeros(4)
+    for tokens, tokens_freed in zip(rows, freed, strict=True):
+        begun = time.thread_time()
+        hits.append(tree.look_up(tokens))
+        first_s = time.thread_time()
+        assert tree.again(tokens) == hits[-1]
+        again_s = time.thread_time()
+        tree.put_in(tokens)
+        inserted_s = time.thread_time()
+        if tokens_freed >= 0:
+            tree.drop(tokens_freed)
+        times += first_s - begun, again_s - first_s, inserted_s - again_s, time.thread_time() - inserted_s
+    means = (1e6 * times / len(rows)).tolist()
+    return hits, dict(zip(("match_us", "again_us", "insert_us", "drop_us"), means, strict=True))
+
+
+def _freed(rows: list[list[int]], page: int, window: int | None) -> list[int]:
+    """Return how many tokens go when each prompt has come, counted one by one; -1 where no prompt goes."""
+    if window is None:
+        return [-1] * len(rows)
+    held: Counter[int] = Counter()
+    names = [chunk_hashes(tokens[: len(tokens) // page * page], page) for tokens in rows]
+    freed = []
+    for k, row in enumerate(names):
+        held.update(row)
+        gone = names[k - window] if k >= window else []
+        held.subtract(gone)
+        freed.append(page * sum(held[name] == 0 for name in gone) if k >= window else -1)
+    return freed
+
+
+def _sglang_tree(cache: Any, page: int, *, locks: bool) -> Tree:
     import torch
-    from sglang.srt.mem_cache.base_prefix_cache import InsertParams, MatchPrefixParams
+    from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams, MatchPrefixParams
     from sglang.srt.mem_cache.radix_cache import RadixKey
+
+    held: deque[Any] | None = deque() if locks else None
 
     def key(tokens: list[int]) -> Any:
         return RadixKey(token_ids=array("q", tokens[: len(tokens) // page * page]))
@@ -111,9 +154,17 @@ def _sglang_tree(cache: Any, page: int) -> Tree:
 
     def put_in(tokens: list[int]) -> None:
         known = key(tokens)
-        cache.insert(InsertParams(key=known, value=torch.zeros(len(known), dtype=torch.int64)))
+        put = cache.insert(InsertParams(key=known, value=torch.zeros(len(known), dtype=torch.int64)))
+        if held is not None:
+            held.append(cache.lock(put.last_device_node))
 
-    return look_up, look_up, put_in
+    def drop(tokens: int) -> None:
+        assert held is not None
+        cache.unlock(held.popleft())
+        if tokens:
+            cache.evict(EvictParams(num_tokens=tokens))
+
+    return Tree(look_up, look_up, put_in, drop)
 
 
 def radix_cache(page: int) -> Any:
@@ -160,28 +211,41 @@ def _hash_tree(page: int) -> Tree:
     from opt.serve.prefix.tree import ChunkedHashTree
 
     tree = ChunkedHashTree()
+    arrived: list[int] = []
+    dropped: list[int] = []
 
     def look_up(tokens: list[int]) -> int:
-        i = len(tree.active)
+        i = len(arrived)
+        arrived.append(i)
         hashes = chunk_hashes(tokens[: len(tokens) // page * page], page)
         tree.insert(i, hashes)
         return page * (len(hashes) - tree.missing(i))
 
     def again(tokens: list[int]) -> int:
-        return page * (len(tokens) // page - tree.missing(len(tree.active)))
+        return page * (len(tokens) // page - tree.missing(arrived[-1]))
 
-    return look_up, again, lambda _: tree.activate(len(tree.active))
+    def drop(_: int) -> None:
+        dropped.append(len(dropped))
+        tree.finish(dropped[-1])
+
+    return Tree(look_up, again, lambda _: tree.activate(arrived[-1]), drop)
 
 
 def _hash_set(page: int) -> Tree:
-    known: set[int] = set()
-    last: list[list[int]] = [[]]
+    known: Counter[int] = Counter()
+    rows: deque[list[int]] = deque()
 
     def again(_: list[int]) -> int:
-        return page * next((k for k, name in enumerate(last[0]) if name not in known), len(last[0]))
+        return page * next((k for k, name in enumerate(rows[-1]) if name not in known), len(rows[-1]))
 
     def look_up(tokens: list[int]) -> int:
-        last[0] = chunk_hashes(tokens[: len(tokens) // page * page], page)
+        rows.append(chunk_hashes(tokens[: len(tokens) // page * page], page))
         return again(tokens)
 
-    return look_up, again, lambda _: known.update(last[0])
+    def drop(_: int) -> None:
+        for name in rows.popleft():
+            known[name] -= 1
+            if not known[name]:
+                del known[name]
+
+    return Tree(look_up, again, lambda _: known.update(rows[-1]), drop)
