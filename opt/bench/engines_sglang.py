@@ -81,25 +81,11 @@ def _trees_tables(records: list[Record]) -> list[Table]:
     for (page, window), mine in grouped(records, "page", "window").items():
         for name in mine[0]["values"]:
             runs = [record["values"][name] for record in mine]
-            cells = [median(run[key] for run in runs) for key in ("match_us", "again_us", "insert_us", "drop_us")]
-            rows.append(
-                [
-                    page,
-                    "all" if window is None else window,
-                    name,
-                    *cells,
-                    all(run["equal_hits"] for run in runs),
-                    median(run["hit_share"] for run in runs),
-                ]
-            )
-    columns = ["tokens to a page", "prompts kept", "tree", "match us", "again us", "insert us", "drop us"]
-    return [
-        Table(
-            "prefix trees: one call each for every prompt, medians over seeds of the means",
-            [*columns, "equal hits", "hit share"],
-            rows,
-        )
-    ]
+            cells = [median(run[key] for run in runs) for key in ("match_us", "again_us", "insert_us", "drop_us", "hit_share")]
+            rows.append([page, window or "all", name, *cells, all(run["equal_hits"] for run in runs)])
+    columns = ["tokens to a page", "prompts kept", "tree", "match us", "again us", "insert us", "drop us", "hit share"]
+    title = "prefix trees: one call each for every prompt, medians over seeds of the means"
+    return [Table(title, [*columns, "equal hits"], rows)]
 
 
 def _sglang_tasks(seeds: int) -> list[Params]:
