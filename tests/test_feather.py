@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import opt
-from opt.core.cost import CostModel
+from opt.core.cost import CostModel, cost_model
 from opt.core.instance import Instance
 from opt.serve.feather.bandit import ADD, STOP, Table, state_of
+from opt.serve.prefix.groups import grouped as groups_of
 from opt.sim.config import EngineConfig
 from opt.sim.policies import POLICIES
 
@@ -134,6 +135,31 @@ def test_small_groups_are_mixed(reads):
         name: simulate(instance, name, engine={"shared_reads": reads}).metrics["duration_s"] for name in ["vllm-fcfs", *FORMERS]
     }
     assert spans["feather-oracle"] >= 2 * spans["vllm-fcfs"]
+    assert spans["feather-analytic"] <= 1.02 * spans["vllm-fcfs"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_group_that_fills_few_seats_does_not_keep_the_others_out(seed):
+    """Twenty groups of about 20 for 128 seats: the shared kernel of one is worth less than the seats that stay empty.
+
+    The second group alone would pay for switching it off; all who join together pay little.
+    """
+    instance = grouped(20, 400, seed=seed)
+    fcfs, analytic = (simulate(instance, name, engine={"max_running": 128}) for name in ("vllm-fcfs", "feather-analytic"))
+    assert analytic.metrics["duration_s"] <= 1.01 * fcfs.metrics["duration_s"]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 57])
+def test_a_few_who_keep_coming_do_not_keep_the_engine_from_the_others(seed):
+    """Short outputs at 367 requests a second, two groups: each new member of the running one is cheap, all of them are not."""
+    model = cost_model("a100-llama-3-8b")
+    assert model.memory is not None
+    instance = groups_of(600, groups=2, shared=3072, longest=5, rate=367.0, memory=model.memory, seed=seed)
+    spans = {}
+    for name in ("vllm-fcfs", "feather-analytic"):
+        engine = POLICIES[name].engine.replace(max_running=128, shared_reads="all")
+        timeline = opt.simulate(instance, name, model.with_locality(0.02), engine=engine, lengths="none")
+        spans[name] = timeline.metrics["duration_s"]
     assert spans["feather-analytic"] <= 1.02 * spans["vllm-fcfs"]
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+import opt.serve.prefix.tree as tree_module
 from opt.core.cost import CostModel
 from opt.core.instance import Instance
 from opt.serve.prefix.hashing import chunk_hashes
@@ -67,9 +68,13 @@ prompts = st.lists(st.integers(0, 2), max_size=6)  # letters; names of chunks as
 class TreeAgainstNaive(RuleBasedStateMachine):
     """Random inserts, activations, completions, evictions and withdrawals; T1 and T3 of the tree."""
 
-    @initialize()
-    def begin(self):
+    @initialize(slack=st.sampled_from([0, SLACK]))
+    def begin(self, slack):
+        tree_module.SLACK = slack  # with 0 the heaps are rebuilt all the time
         self.tree, self.naive, self.next = ChunkedHashTree(), Naive(), 0
+
+    def teardown(self):
+        tree_module.SLACK = SLACK
 
     @rule(prompt=prompts, again=st.booleans())
     def insert(self, prompt, again):

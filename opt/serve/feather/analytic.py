@@ -7,18 +7,22 @@ and o those that a request needs. Admitting a block of j requests now costs each
     now = r (seat + prefix) + (1 - r / o) min(alone, mixed),
 
 where `seat` is what each who finds a seat at once adds to T(B), a shared kernel that switches off included, and `prefix`
-what reading a prefix that B does not have adds, over j, since all of the block follow as seats become free. Admitting them
-when B has drained costs `later = min(alone, mixed)`, for as many as will be there by then, arrivals meanwhile included.
-`mixed` is what each member of a full batch of such groups costs; `alone` what each costs when the block has the engine to
-itself, the seats that stay empty while its last members finish included. A prefix that has to be computed is computed
-once either way; one that is in memory, but will not stay there since all prefixes together exceed it, adds its
-computation to `later`.
+what reading a prefix that B does not have adds, over j, since all of the block follow as seats become free; or both together
+are an equal share of what filling all free seats with blocks like this one adds, if that is less, since a shared kernel
+switches off once for all who join then, and not for the first block alone. Admitting them when B has drained costs
+`later = min(alone, mixed)`, for as many as will be there by then, arrivals meanwhile included. `mixed` is what each member
+of a full batch of such groups costs; `alone` what each costs when the block has the engine to itself, the seats that stay
+empty while its last members finish included (outputs as finished requests had them, and until some have finished spread
+evenly up to twice their mean). A prefix that has to be computed is computed once either way; one that is in memory, but
+will not stay there since all prefixes together exceed it, adds its computation to `later`.
 
 The block with the largest `later - now` is admitted; if that is not positive the former stops. So a divergent request is
 refused exactly where what it costs the running batch (a second prefix to read, a shared kernel that switches off, a
 cache that overflows) is more than its share of steps of its own; a group with few members left is let run out once
 another has gathered; small groups are mixed, since each alone would pay for whole steps. An empty batch begins with
-the block that is cheapest now, its prefix included.
+the block that is cheapest now, its prefix included. While some block is refused, those who are admitted pay for the steps
+after B has drained as the only ones who run then: `(1 - r / o) alone`. Else a few who keep coming to a small group, each at
+the price of a seat, would keep the engine from all the others.
 
 Candidates are three: the block nearest to the running batch, the block with most shared tokens, and that of the oldest
 request. Where neither batch nor candidate shares anything, admission is by arrival and never stops: `vllm-fcfs`, step
@@ -32,6 +36,9 @@ requests waiting at a_i + max_wait_s
     wait(i) <= max_wait_s + (W + 1) D.
 
 In a burst the limit costs nothing; in a long overload it makes the former serve the queue a window at a time.
+
+What it cannot know is who will come. It waits for groups to gather at the rate of recent arrivals; where a heavy rush stops
+just then, some per cent of throughput are lost to `vllm-fcfs`.
 """
 
 from __future__ import annotations
@@ -81,14 +88,16 @@ class Block(NamedTuple):
 def block_of(view: View, tracker: Tracker, i: int) -> Block:
     """Return the block of a waiting request: the prefix on its path that saves most units if all of it run together."""
     tree = tracker.tree
-    path = tree.waiting[i]
-    own = len(path) - 1
+    node: Node | None = tree.waiting[i]
+    assert node is not None
+    own = node.depth
     held = own - tree.missing(i)
     best, saved = None, 0
-    for depth in range(own, 0, -1):
-        saving = path[depth].waiting * depth - max(0, depth - held)
+    while node is not None:
+        saving = node.waiting * node.depth - max(0, node.depth - held)
         if saving > saved:
-            best, saved = path[depth], saving
+            best, saved = node, saving
+        node = node.parent
     length = int(view.requests.prompt[i] + view.progress.produced[i]) + 1
     if best is None:
         return Block(i, None, 1, own, 0, own, length, 0, 1)
@@ -128,11 +137,11 @@ class Scene:
 
 def _scene(view: View, tracker: Tracker, now: Shape, head: int) -> Scene:
     tree, (_, memory) = tracker.tree, view.memory
-    step = decode_seconds(view, now) if now.size else 0.0
+    step = decode_seconds(view, tracker, now) if now.size else 0.0
     private = now.kv - now.units * view.unit
     return Scene(
         view,
-        engine_numbers(view),
+        engine_numbers(view, tracker),
         tracker,
         now,
         step,
@@ -144,10 +153,13 @@ def _scene(view: View, tracker: Tracker, now: Shape, head: int) -> Scene:
     )
 
 
-def costs_of(scene: Scene, block: Block) -> tuple[float, float]:
-    """Return what serving a block now and later costs each of its requests, in seconds of the engine's time."""
+def costs_of(scene: Scene, block: Block) -> tuple[float, float, float]:
+    """Return what serving a block now, now while others are held back, and later costs each of its requests.
+
+    All in seconds of the engine's time.
+    """
     view, now = scene.view, scene.now
-    served, later, turn = block_costs(
+    served, apart, later, turn = block_costs(
         view.cost.coefficients,
         scene.engine,
         scene.tracker.outputs,
@@ -160,15 +172,16 @@ def costs_of(scene: Scene, block: Block) -> tuple[float, float]:
         *map(float, block[2:]),
     )
     if not now.size:
-        return served + _prefix_seconds(view, block)[0] / block.members, later
-    return served, later + (_prefix_seconds(view, block)[1] / turn if scene.lost else 0.0)
+        first = _prefix_seconds(view, block, found=False) / block.members
+        return served + first, apart + first, later
+    return served, apart, later + (_prefix_seconds(view, block, found=True) / turn if scene.lost else 0.0)
 
 
-def _prefix_seconds(view: View, block: Block) -> tuple[float, float]:
-    """Return the seconds of computing what of the block's prefix is not in memory, and what is."""
+def _prefix_seconds(view: View, block: Block, *, found: bool) -> float:
+    """Return the seconds of computing what of the block's prefix is in memory, or what is not."""
     shared = block.shared * view.unit
-    found = min(view.base(block.first), shared)
-    return prefill_seconds(view, shared - found, found), prefill_seconds(view, found)
+    cached = min(view.base(block.first), shared)
+    return prefill_seconds(view, cached) if found else prefill_seconds(view, shared - cached, cached)
 
 
 @dataclass
@@ -214,8 +227,11 @@ class Analytic:
         costs = [costs_of(scene, block) for block in blocks]
         if not now.size:
             return blocks[min(range(len(blocks)), key=lambda k: costs[k][0])], 1.0
-        best = max(range(len(blocks)), key=lambda k: costs[k][1] - costs[k][0])
-        return blocks[best], 1 - costs[best][0] / costs[best][1]
+        best = max(range(len(blocks)), key=lambda k: costs[k][2] - costs[k][0])
+        served, apart, later = costs[best]
+        if any(cost[0] >= cost[2] for cost in costs):
+            served = apart
+        return blocks[best], 1 - served / later
 
     def _candidates(self, view: View, tracker: Tracker, head: int) -> Iterator[Block]:
         """Yield the blocks to weigh, each once."""

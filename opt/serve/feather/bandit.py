@@ -101,7 +101,7 @@ class Bandit:
         decisions = self._decide(build(view, batch, tracker))
         if decisions:
             shape = shape_of(view, tracker)
-            reward = shape.size / decode_seconds(view, shape)
+            reward = shape.size / decode_seconds(view, tracker, shape)
             for state, action in decisions:
                 self.table.learn(state, action, reward)
         return 1 if decisions or (tracker.tree.waiting and batch.seats > 0) else FOREVER

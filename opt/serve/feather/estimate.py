@@ -46,8 +46,14 @@ def shape_of(view: View, tracker: Tracker) -> Shape:
     return Shape(float(size), float(kv), float(tree.total_chunks), float(tree.distinct_chunks), float(tree.common))
 
 
-def engine_numbers(view: View) -> FloatArray:
-    """Return what the compiled formulas take of an engine, see `opt.serve.feather.kernels`."""
+def engine_numbers(view: View, tracker: Tracker) -> FloatArray:
+    """Return what the compiled formulas take of an engine, see `opt.serve.feather.kernels`; worked out once."""
+    if tracker.engine is None:
+        tracker.engine = _numbers(view)
+    return tracker.engine
+
+
+def _numbers(view: View) -> FloatArray:
     config = view.config
     cache = math.inf if config.cache_tokens is None else config.cache_tokens
     every = config.shared_reads == "all"
@@ -55,9 +61,9 @@ def engine_numbers(view: View) -> FloatArray:
     return np.array(numbers, np.float64)
 
 
-def decode_seconds(view: View, shape: Shape) -> float:
+def decode_seconds(view: View, tracker: Tracker, shape: Shape) -> float:
     """Return the seconds of a step in which all of a batch decode, host time included."""
-    return float(decode_step(view.cost.coefficients, engine_numbers(view), *shape))
+    return float(decode_step(view.cost.coefficients, engine_numbers(view, tracker), *shape))
 
 
 def prefill_seconds(view: View, tokens: float, context: float = 0) -> float:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from opt.core.columns import FloatArray
+from opt.core.columns import ABSENT, FloatArray, IntArray
 from opt.core.cost.formula import iteration_seconds
 from opt.core.cost.layout import LOCALITY
 from opt.core.jit import compiled
 from opt.sim.sharing import cheap_reads
 
-__all__ = ["EVERY", "HOST", "HOST_EACH", "L2", "MEMORY", "SEATS", "UNIT", "block_costs", "decode_step"]
+__all__ = ["EVERY", "HOST", "HOST_EACH", "L2", "MEMORY", "SEATS", "UNIT", "block_costs", "decode_step", "reads", "steps_left"]
 
 # Where each number of an engine lies: tokens of a unit, whether all must share, tokens the L2 holds, host seconds, seats, KV.
 UNIT, EVERY, L2, HOST, HOST_EACH, SEATS, MEMORY = range(7)
@@ -58,6 +58,26 @@ def _alone(
 
 
 @compiled
+def _filled(
+    c: FloatArray,
+    engine: FloatArray,
+    now: tuple[float, float, float, float, float],
+    count: float,
+    most: float,
+    shared: float,
+    held: float,
+    own: float,
+    length: float,
+    common: float,
+) -> float:
+    """Return the seconds of a step of the running batch with `count` more, in blocks of `most` like the candidate's."""
+    size, kv, units, different, _ = now
+    blocks = max(1.0, count / most)
+    different += blocks * shared - held + count * (own - shared)
+    return decode_step(c, engine, size + count, kv + count * length, units + count * own, different, common)
+
+
+@compiled
 def block_costs(
     c: FloatArray,
     engine: FloatArray,
@@ -75,8 +95,10 @@ def block_costs(
     length: float,
     common: float,
     part: float,
-) -> tuple[float, float, float]:
-    """Return what serving a block now and later costs each of its requests, and how many will be served in its turn.
+) -> tuple[float, float, float, float]:
+    """Return what serving a block now, now while others are held back, and later costs each of its requests, and its turn.
+
+    The turn is how many will be served together later.
 
     The arguments after `outputs` are those of `Scene` and `Block`, in their order.
     """
@@ -94,11 +116,38 @@ def block_costs(
     later = _alone(c, engine, outputs, output, most, turn, shared, own, length) if turn > count else alone
     size, kv, units, different, _ = now
     if size == 0.0:
-        return alone, min(later, mixed), turn
+        return alone, alone, min(later, mixed), turn
     left = min(left, output)
     first = max(1.0, min(joining, engine[SEATS] - size))  # who joins at once; the others follow as seats become free
+    used = kv - (units - different) * engine[UNIT]
+    room = min(min(engine[SEATS], crowd) - size, (engine[MEMORY] - used) // (private + prefix / most))
+    filled = _filled(c, engine, now, max(first, room), most, shared, held, own, length, common)
     size, kv, units, different = size + first, kv + first * length, units + first * own, different + first * (own - shared)
     within = decode_step(c, engine, size, kv, units, different, common)
     joined = decode_step(c, engine, size, kv, units, different + shared - held, common)
     each = (within - step) / first + (joined - within) / joining  # a new prefix is read for all who follow, too
-    return left * each + (1.0 - left / output) * min(alone, mixed), min(later, mixed), turn
+    each = min(each, (filled - step) / max(first, room))
+    begun, rest = left * each, 1.0 - left / output
+    return begun + rest * min(alone, mixed), begun + rest * alone, min(later, mixed), turn
+
+
+@compiled
+def reads(members: IntArray, prompt: IntArray, produced: IntArray) -> int:
+    """Return the tokens of all members, prompts and what they have made."""
+    tokens = 0
+    for i in members:
+        tokens += prompt[i] + produced[i]
+    return tokens
+
+
+@compiled
+def steps_left(members: IntArray, expected: IntArray, produced: IntArray, mean: float, share: float) -> float:
+    """Return the steps until all members have made what is expected of them, at least one.
+
+    That is `share` of what is announced, and `mean` where nothing is.
+    """
+    most = 1.0
+    for i in members:
+        tokens = mean if expected[i] == ABSENT else expected[i] * share
+        most = max(most, tokens - produced[i])
+    return most

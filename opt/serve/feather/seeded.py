@@ -55,7 +55,7 @@ class Seeded:
 
     def _learn(self, view: View, tracker: Tracker, decisions: list[tuple[State, int]]) -> None:
         if decisions:
-            reward = _rate(view, shape_of(view, tracker))
+            reward = _rate(view, tracker, shape_of(view, tracker))
             for state, action in decisions:
                 self.table.learn(state, action, reward)
 
@@ -66,6 +66,6 @@ def _state(tracker: Tracker, block: Block) -> State:
     return state_of(len(tree.active), tree.common, after, tree.sharers(block.first, after))
 
 
-def _rate(view: View, shape: Shape) -> float:
+def _rate(view: View, tracker: Tracker, shape: Shape) -> float:
     """Return tokens a second of decode steps."""
-    return shape.size / decode_seconds(view, shape)
+    return shape.size / decode_seconds(view, tracker, shape)

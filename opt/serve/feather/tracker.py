@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 from opt.core.columns import ABSENT, FloatArray
+from opt.serve.feather.kernels import reads, steps_left
 from opt.serve.prefix.tree import ChunkedHashTree
 from opt.sim.batch import View
 from opt.sim.workload import RUNNING, WAITING, Requests
@@ -21,6 +22,7 @@ WINDOW = 32  # arrivals
 RECENT = 256  # finished requests whose outputs are remembered
 PRIOR = 32  # requests whose announcement counts as kept before any has finished
 OUTPUT = 100.0  # tokens assumed while nothing is announced and nothing has finished
+EVEN = (2 * np.arange(PRIOR) + 1) / PRIOR  # outputs over their mean, spread evenly between none and twice the mean
 
 
 @dataclass
@@ -39,6 +41,7 @@ class Tracker:
         arrival_s: their times.
         finished, made, announced: requests that have left for good, the tokens they made, and those announced of them.
         recent: the tokens made by the latest of them.
+        engine: what compiled formulas take of the engine, see `opt.serve.feather.estimate.engine_numbers`; None before.
     """
 
     order: list[int]
@@ -51,7 +54,9 @@ class Tracker:
     made: int = 0
     announced: int = 0
     recent: deque[int] = field(default_factory=partial(deque, maxlen=RECENT))
-    _sorted: tuple[int, FloatArray] = (0, np.empty(0))
+    engine: FloatArray | None = None
+    _sorted: tuple[int, FloatArray] = (0, EVEN)
+    _steps: int = -1  # of the engine when `known` was last compared; between steps only we admit
 
     @classmethod
     def of(cls, requests: Requests) -> Tracker:
@@ -61,13 +66,8 @@ class Tracker:
 
     def sync(self, view: View, latest_s: float = math.inf) -> None:
         """Catch up with the engine; arrivals after `latest_s` are held back until a later call lets them in."""
-        running = view.running.tolist()
-        if running != self.known:
-            gone = set(self.known).difference(running)
-            for i in gone:
-                if i in self.tree.active:
-                    self._let_go(view, i)
-            self.known = running
+        if view.steps != self._steps or len(view.running) != len(self.known):
+            self._follow(view)
         upto, tree = min(view.now, latest_s), self.tree
         while self.arrived < len(self.order) and self.arrival_s[self.arrived] <= upto:
             i = self.order[self.arrived]
@@ -75,8 +75,18 @@ class Tracker:
             if i in view.waiting and i not in tree:
                 tree.insert(i, view.units(i))
         self.held_back = bisect_right(self.arrival_s, view.now) - self.arrived if upto < view.now else 0
-        if len(tree.waiting) + self.held_back != len(view.waiting) or len(tree.active) != len(running):
-            self._compare(view, running, latest_s)
+        if len(tree.waiting) + self.held_back != len(view.waiting) or len(tree.active) != len(self.known):
+            self._compare(view, self.known, latest_s)
+
+    def _follow(self, view: View) -> None:
+        """Let those go who have left the running list."""
+        running = view.running.tolist()
+        self._steps = view.steps
+        if running != self.known:
+            for i in set(self.known).difference(running):
+                if i in self.tree.active:
+                    self._let_go(view, i)
+            self.known = running
 
     def _let_go(self, view: View, i: int) -> None:
         if view.progress.state[i] == WAITING:
@@ -110,8 +120,7 @@ class Tracker:
 
     def tokens_of(self, view: View) -> int:
         """Return the KV tokens that one decode step of all active requests reads, prompts taken as computed."""
-        who = view.running
-        return int(view.requests.prompt[who].sum() + view.progress.produced[who].sum())
+        return int(reads(view.running, view.requests.prompt, view.progress.produced))
 
     def rate(self, now: float) -> float:
         """Return the arrivals a second, over the latest `WINDOW` of them up to now."""
@@ -138,15 +147,15 @@ class Tracker:
         """Return the steps until all active requests have finished, at least one; 0 without any."""
         if not self.known:
             return 0.0
-        who = view.running
         mean, share = self._known()
-        announced = view.requests.expected[who]
-        expected = np.where(announced == ABSENT, mean, announced * share)
-        return max(1.0, float((expected - view.progress.produced[who]).max()))
+        return float(steps_left(view.running, view.requests.expected, view.progress.produced, mean, share))
 
     @property
     def outputs(self) -> FloatArray:
-        """Recent outputs over their mean, ascending; looked at anew every `PRIOR` requests, none before the first few."""
+        """Recent outputs over their mean, ascending; looked at anew every `PRIOR` requests, evenly spread before the first few.
+
+        To take unknown outputs as equal would promise a group that runs alone a batch that stays full to its end.
+        """
         upto, ordered = self._sorted
         if self.finished - upto >= PRIOR:
             values = np.sort(np.array(self.recent, np.float64))

@@ -1,46 +1,54 @@
 """The Chunked Hash Tree: which waiting request adds least to the prefixes that the running ones hold, in a microsecond.
 
-Every prompt is a list of cumulative chunk hashes (`opt.serve.prefix.hashing`), so prompts form a forest: a node is a
-prefix, its parent the prefix one chunk shorter. The *working set* is the set of nodes on the paths of the active
-requests; `missing(i)` is how many nodes of i's path are not in it. The published structure (Feather, arXiv 2605.06046)
-keeps missing counts with every waiting request and rewrites those of all sharers whenever a chunk enters or leaves the
-working set. Here no count is stored. The working set contains the ancestors of its nodes, so with `least(v)` the least
-(depth, request) among those waiting in v's subtree,
+Every prompt is a list of cumulative chunk hashes (`opt.serve.prefix.hashing`), so prompts form a forest of prefixes. A node
+is a *run*: chunks one after another that the same requests have, from where some prompt leaves the path to where the next
+one does. It is split when a prompt leaves it in the middle. The *working set* is the set of runs on the paths of the
+active requests; `missing(i)` is how many chunks of i's prompt are not in it. The published structure (Feather, arXiv
+2605.06046) keeps missing counts with every waiting request and rewrites those of all sharers whenever a chunk enters or
+leaves the working set. Here no count is stored. The working set contains the ancestors of its nodes, so with `least(v)`
+the least (depth, request) among those waiting in v's subtree,
 
     min over waiting i of (missing(i), i) = min over v in the working set, or the root, of least(v) - (depth(v), 0):
 
 a request counted from an ancestor of the deepest working node of its path only looks worse than it is, never better.
-So activating a request costs as many steps as it has chunks, whoever shares them, and selecting one is a look at a heap.
+So activating a request costs as many steps as its path has runs, whoever shares them, and selecting one is a look at a heap.
 
-Costs, with c chunks in a prompt: insert, activate, finish O(c log W); select O(log W) amortised; `missing`, `common_with`
-O(c); `common` O(log c). There is no limit on levels. Invariants (each has a test): T1 the answers are those of a naive
-model that compares prompts; T2 heaps hold at most a constant times what is there; T3 an emptied tree has no nodes.
+Costs, with c chunks in a prompt and k runs on its path (one more than the places where others part from it): insert
+O(c + k log W), and a copy of a heap where a run is split; activate, finish O(k log W); select O(log W) amortised;
+`missing`, `common`, `common_with` O(k). There is no limit on levels. Invariants (each has a test): T1 the answers are those
+of a naive model that compares prompts; T2 heaps hold at most a constant times what is there; T3 an emptied tree has no
+nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
+from typing import TypeAlias
 
 __all__ = ["ChunkedHashTree", "Node"]
 
 SLACK = 32  # stale entries that a heap may hold beyond twice its live ones
 
+Entry: TypeAlias = tuple[int, int, int]  # chunks of a waiting request, its number, and the ticket it has while it waits
+
 
 class Node:
-    """A prefix: `depth` chunks, `refs` active and `waiting` waiting requests that begin with it."""
+    """A run of chunks: `depth` chunks up to its end, `refs` active and `waiting` waiting requests that begin with them."""
 
-    __slots__ = ("children", "depth", "key", "least", "parent", "refs", "serial", "waiting")
+    __slots__ = ("children", "depth", "keys", "least", "offered", "parent", "refs", "serial", "waiting", "weight")
 
-    def __init__(self, key: Hashable, parent: Node | None, depth: int, serial: int) -> None:
-        self.key = key
+    def __init__(self, keys: list[Hashable], parent: Node | None, serial: int) -> None:
+        self.keys = keys
         self.parent = parent
-        self.depth = depth
+        self.depth: int = len(keys) + (0 if parent is None else parent.depth)
         self.serial = serial
-        self.children: dict[Hashable, Node] = {}
+        self.children: dict[Hashable, Node] = {}  # by the first chunk of each
         self.refs = 0
         self.waiting = 0
-        self.least: list[tuple[int, int]] = []  # heap of (depth, request) of who waits here or below; some have left
+        self.least: list[Entry] = []  # heap of who waits here or below; some have left
+        self.offered: tuple[int, int] | None = None  # the (missing, request) with which the node is among the nearest
+        self.weight = 0  # the weight with which it is among the heaviest; 0 if it is not
 
 
 class ChunkedHashTree:
@@ -58,15 +66,18 @@ class ChunkedHashTree:
     """
 
     def __init__(self) -> None:
-        self.root = Node(None, None, 0, 0)
-        self.waiting: dict[int, list[Node]] = {}
-        self.active: dict[int, list[Node]] = {}
+        self.root = Node([], None, 0)
+        self.waiting: dict[int, Node] = {}  # the run that each prompt ends with
+        self.active: dict[int, Node] = {}
         self.total_chunks = 0  # over active requests
         self.distinct_chunks = 0  # in the working set
-        self.nodes = 0  # different prefixes of all who wait or run
+        self.nodes = 0  # different chunks of all who wait or run
         self._serial = 0
-        self._nearest: list[tuple[int, int, int, Node]] = []  # heap of (missing, request, serial, working node)
-        self._heaviest: list[tuple[int, int, Node]] = []  # heap of (-weight, serial, node)
+        self._tickets: dict[int, int] = {}  # of who waits: an entry with another ticket is stale
+        # Heaps of nodes by what they promise at best: one valid entry for each node, others are passed over.
+        self._nearest: list[tuple[int, int, int, Node]] = []  # (missing, request, serial, working node)
+        self._heaviest: list[tuple[int, int, Node]] = []  # (-weight, serial, node)
+        self._limits = [SLACK, SLACK]
 
     def __contains__(self, i: int) -> bool:
         return i in self.waiting or i in self.active
@@ -83,67 +94,101 @@ class ChunkedHashTree:
         """
         if i in self:
             raise ValueError(f"request {i} is already in the tree")
-        node, path = self.root, [self.root]
-        for key in chunks:
-            child = node.children.get(key)
-            if child is None:
-                self._serial += 1
-                self.nodes += 1
-                child = node.children[key] = Node(key, node, node.depth + 1, self._serial)
-            path.append(child)
-            node = child
-        self._enqueue(i, path)
+        self._enqueue(i, self._end_of(list(chunks)))
 
-    def _enqueue(self, i: int, path: list[Node]) -> None:
+    def _end_of(self, keys: list[Hashable]) -> Node:
+        """Return the run that a prompt ends with; runs are added, and split, as it needs."""
+        node, at = self.root, 0
+        while at < len(keys):
+            child = node.children.get(keys[at])
+            if child is None:
+                return self._add(node, keys[at:])
+            run = child.keys
+            mine = keys[at : at + len(run)]
+            if mine != run:
+                same = next((k for k, (a, b) in enumerate(zip(mine, run, strict=False)) if a != b), len(mine))
+                child = self._split(child, same)
+            node, at = child, child.depth
+        return node
+
+    def _add(self, parent: Node, keys: list[Hashable]) -> Node:
+        self._serial += 1
+        self.nodes += len(keys)
+        node = parent.children[keys[0]] = Node(keys, parent, self._serial)
+        return node
+
+    def _split(self, node: Node, at: int) -> Node:
+        """Cut a run before its chunk number `at`, and return the upper part, a new node; the lower one stays who it is."""
+        assert node.parent is not None
+        self._serial += 1
+        upper = node.parent.children[node.keys[0]] = Node(node.keys[:at], node.parent, self._serial)
+        node.keys, node.parent = node.keys[at:], upper
+        upper.children[node.keys[0]] = node
+        upper.refs, upper.waiting, upper.least = node.refs, node.waiting, node.least.copy()
+        if upper.refs:
+            self._offer(upper, self._least(upper))
+        return upper
+
+    def _enqueue(self, i: int, end: Node) -> None:
         """Count a request as waiting on every node of its path."""
-        self.waiting[i] = path
-        entry = (len(path) - 1, i)
+        self._serial += 1
+        self.waiting[i], self._tickets[i] = end, self._serial
+        entry = (end.depth, i, self._serial)
+        node: Node | None = end
         known = -1
-        for node in path:
-            node.waiting += 1
+        while node is not None:
+            count = node.waiting = node.waiting + 1
             heap = node.least
             heappush(heap, entry)
             if heap[0] is entry and (node.refs or node.parent is None):
-                heappush(self._nearest, (entry[0] - node.depth, i, node.serial, node))
-            if len(heap) > 2 * node.waiting + SLACK:
+                self._offer(node, entry)
+            if len(heap) > 2 * count + SLACK:
                 self._compact(node)
-        for node in reversed(path):  # of nodes with the same requests the deepest weighs most
-            if node.waiting != known and node.waiting > 1 and node.depth:
-                heappush(self._heaviest, (-(node.waiting - 1) * node.depth, node.serial, node))
-            known = node.waiting
+            weight = (count - 1) * node.depth
+            if count != known and weight > node.weight:  # of nodes with the same requests the deepest weighs most
+                node.weight = weight
+                heappush(self._heaviest, (-weight, node.serial, node))
+            known, node = count, node.parent
         self._trim()
 
-    def _dequeue(self, i: int) -> list[Node]:
-        path = self.waiting.pop(i)
-        for node in path:
+    def _dequeue(self, i: int) -> Node:
+        del self._tickets[i]
+        end = self.waiting.pop(i)
+        node: Node | None = end
+        while node is not None:
             node.waiting -= 1
-        return path
+            node = node.parent
+        return end
 
     def activate(self, i: int) -> None:
         """Let a waiting request be active; its prefixes join the working set."""
-        path = self._dequeue(i)
-        self.active[i] = path
-        self.total_chunks += len(path) - 1
-        for node in path:
+        end = self._dequeue(i)
+        self.active[i] = end
+        self.total_chunks += end.depth
+        node: Node | None = end
+        while node is not None:
             node.refs += 1
             if node.refs == 1 and node.parent is not None:
-                self.distinct_chunks += 1
-                self._offer(node)
+                self.distinct_chunks += len(node.keys)
+                self._offer(node, self._least(node))
+            node = node.parent
 
-    def _offer(self, node: Node) -> None:
-        """Put a working node's best candidate among those to choose from."""
-        found = self._least(node)
-        if found is not None:
-            heappush(self._nearest, (found[0] - node.depth, found[1], node.serial, node))
+    def _offer(self, node: Node, found: Entry | None) -> None:
+        """Put a working node's best candidate among those to choose from, unless it promises as much already."""
+        if found is None:
+            return
+        key = found[0] - node.depth, found[1]
+        if node.offered is None or key < node.offered:
+            node.offered = key
+            heappush(self._nearest, (*key, node.serial, node))
 
-    def _least(self, node: Node) -> tuple[int, int] | None:
+    def _least(self, node: Node) -> Entry | None:
         """Return the least (depth, request) that waits at or below a node."""
-        heap, waiting = node.least, self.waiting
+        heap, tickets = node.least, self._tickets
         while heap:
-            depth, i = heap[0]
-            path = waiting.get(i)
-            if path is not None and len(path) - 1 == depth and path[node.depth] is node:
-                return heap[0]
+            entry = heap[0]
+            if tickets.get(entry[1]) == entry[2]:
+                return entry
             heappop(heap)
         return None
 
@@ -159,35 +204,42 @@ class ChunkedHashTree:
         """Forget a waiting request."""
         self._prune(self._dequeue(i))
 
-    def _leave(self, i: int) -> list[Node]:
-        path = self.active.pop(i)
-        self.total_chunks -= len(path) - 1
-        for node in path:
+    def _leave(self, i: int) -> Node:
+        end = self.active.pop(i)
+        self.total_chunks -= end.depth
+        node: Node | None = end
+        while node is not None:
             node.refs -= 1
             if not node.refs and node.parent is not None:
-                self.distinct_chunks -= 1
-        return path
+                self.distinct_chunks -= len(node.keys)
+            node = node.parent
+        return end
 
-    def _prune(self, path: list[Node]) -> None:
+    def _prune(self, node: Node) -> None:
         """Take away what nobody begins with any more."""
-        for node in reversed(path):
-            if node.waiting or node.refs or node.parent is None:
-                return
-            del node.parent.children[node.key]
-            self.nodes -= 1
+        while not (node.waiting or node.refs or node.parent is None):
+            del node.parent.children[node.keys[0]]
+            self.nodes -= len(node.keys)
+            node = node.parent
 
     def select(self) -> tuple[int, int] | None:
         """Return the waiting request with the least (missing, request) and its missing chunks; None if nobody waits."""
         heap = self._nearest
         while heap:
             missing, i, serial, node = heap[0]
+            if node.offered != (missing, i):
+                heappop(heap)
+                continue
             found = self._least(node) if node.refs or node.parent is None else None
             if found is None:
+                node.offered = None
                 heappop(heap)
-            elif found == (missing + node.depth, i):
+                continue
+            now = found[0] - node.depth, found[1]
+            if now == node.offered:
                 return i, missing
-            else:
-                heapreplace(heap, (found[0] - node.depth, found[1], serial, node))
+            node.offered = now
+            heapreplace(heap, (*now, serial, node))
         return None
 
     def heaviest(self) -> Node | None:
@@ -195,19 +247,21 @@ class ChunkedHashTree:
         heap = self._heaviest
         while heap:
             weight, serial, node = heap[0]
-            now = -(node.waiting - 1) * node.depth
-            if now >= 0:
+            now = (node.waiting - 1) * node.depth
+            if now <= 0 or node.weight != -weight:
+                node.weight = 0 if node.weight == -weight else node.weight
                 heappop(heap)
-            elif now == weight:
+            elif now == -weight:
                 return node
             else:
-                heapreplace(heap, (now, serial, node))
+                node.weight = now
+                heapreplace(heap, (-now, serial, node))
         return None
 
     def missing(self, i: int) -> int:
         """Return how many chunks of a waiting request are not in the working set."""
-        path = self.waiting[i]
-        return len(path) - 1 - self._depth_where(path, 1)
+        end = self.waiting[i]
+        return end.depth - self._depth_where(end, 1)
 
     @property
     def common(self) -> int:
@@ -218,37 +272,34 @@ class ChunkedHashTree:
 
     def common_with(self, i: int) -> int:
         """Return what `common` would be if waiting request i were active; its own length if nobody is."""
-        return self._depth_where(self.waiting[i], len(self.active)) if self.active else len(self.waiting[i]) - 1
+        return self._depth_where(self.waiting[i], len(self.active))
 
-    def _depth_where(self, path: list[Node], refs: int) -> int:
-        """Return the depth of the last node of a path with at least so many active requests, by bisection."""
-        low, high = 0, len(path) - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            if path[middle].refs >= refs:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+    def _depth_where(self, node: Node, refs: int) -> int:
+        """Return the depth of the last node of a path with at least so many active requests; `node` is its end."""
+        while node.refs < refs and node.parent is not None:
+            node = node.parent
+        return node.depth
 
     def sharers(self, i: int, depth: int) -> int:
         """Return how many other waiting requests begin with the first `depth` chunks of waiting request i."""
-        return self.waiting[i][depth].waiting - 1
+        node = self.waiting[i]
+        while node.parent is not None and node.parent.depth >= depth:
+            node = node.parent
+        return node.waiting - 1
 
     def below(self, node: Node) -> Iterator[int]:
         """Yield the waiting requests that begin with a node, least (depth, request) first, as far as they are asked for.
 
-        Nothing may join or leave in between.
+        Nothing may join or leave in between. The heap is walked, not sorted: k requests cost O(k log k).
         """
-        heap = list(node.least)
-        heapify(heap)
-        previous = None
-        while heap:
-            entry = heappop(heap)
-            path = self.waiting.get(entry[1])
-            if entry != previous and path is not None and len(path) - 1 == entry[0] and path[node.depth] is node:
-                yield entry[1]
-            previous = entry
+        heap, tickets = node.least, self._tickets
+        edge = [(heap[0], 0)] if heap else []
+        while edge:
+            (_, i, ticket), at = heappop(edge)
+            for child in range(2 * at + 1, min(2 * at + 3, len(heap))):
+                heappush(edge, (heap[child], child))
+            if tickets.get(i) == ticket:
+                yield i
 
     def first(self, node: Node) -> int | None:
         """Return the waiting request with the least (depth, request) that begins with a node; None if nobody does."""
@@ -256,20 +307,31 @@ class ChunkedHashTree:
         return None if found is None else found[1]
 
     def _compact(self, node: Node) -> None:
-        """Keep only live entries, each once."""
-        live = {(depth, i) for depth, i in node.least if len(self.waiting.get(i, ())) - 1 == depth}
-        node.least = [entry for entry in live if self.waiting[entry[1]][node.depth] is node]
+        """Keep only live entries."""
+        node.least = [entry for entry in node.least if self._tickets.get(entry[1]) == entry[2]]
         heapify(node.least)
 
     def _trim(self) -> None:
-        """Rebuild the two heaps over nodes when most of their entries are stale."""
-        limit = SLACK + 4 * (len(self.waiting) + self.distinct_chunks)
-        if len(self._nearest) > limit:
-            nodes = {node.serial: node for *_, node in self._nearest if node.refs or node.parent is None}
-            self._nearest = []
-            for node in nodes.values():
-                self._offer(node)
-        if len(self._heaviest) > limit:
-            nodes = {node.serial: node for *_, node in self._heaviest if node.waiting > 1}
-            self._heaviest = [(-(node.waiting - 1) * node.depth, node.serial, node) for node in nodes.values()]
+        """Rebuild the two heaps over nodes when they have doubled."""
+        if len(self._nearest) > self._limits[0]:
+            self._nearest = [entry for entry in self._nearest if _stands(entry[3], entry[:2])]
+            heapify(self._nearest)
+            self._limits[0] = 2 * len(self._nearest) + SLACK
+        if len(self._heaviest) > self._limits[1]:
+            self._heaviest = [entry for entry in self._heaviest if _weighs(entry[2], -entry[0])]
             heapify(self._heaviest)
+            self._limits[1] = 2 * len(self._heaviest) + SLACK
+
+
+def _stands(node: Node, key: tuple[int, int]) -> bool:
+    """Whether an entry among the nearest is valid; a node that has left the working set is taken out."""
+    if node.offered == key and not (node.refs or node.parent is None):
+        node.offered = None
+    return node.offered == key
+
+
+def _weighs(node: Node, weight: int) -> bool:
+    """Whether an entry among the heaviest is valid; a node that nobody shares any more is taken out."""
+    if node.weight == weight and node.waiting < 2:
+        node.weight = 0
+    return node.weight == weight
