@@ -10,6 +10,8 @@ expected, which is safe, and keeps the work of a step bounded.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from opt.core.columns import IntArray
@@ -51,8 +53,8 @@ class Profile:
 
     def _solve(self) -> None:
         """Find the ends and the blocks taken at each of them."""
-        ends = np.unique(self._left)
         left = self._left
+        ends = np.array(sorted(set(left.tolist())), np.int64)
         if len(ends) > EXACT:
             grid = -(-int(ends[-1]) // EXACT)
             left = -(-left // grid) * grid
@@ -96,4 +98,16 @@ class Profile:
         self._left = np.append(self._left, left)
         self._held = np.append(self._held, 0)
         self._shared = np.append(self._shared, shared)
-        self._solve()
+        at = int(np.searchsorted(self._ends, left))
+        known = at < len(self._ends) and self._ends[at] == left
+        if not known and len(self._ends) >= EXACT:
+            self._solve()
+            return
+        if not known:
+            others = self._blocks(np.array([left]), self._left)[0] - self._own(left, tokens, shared)
+            self._ends, self._used = np.insert(self._ends, at, left), np.insert(self._used, at, others)
+        self._used[: at + 1] += self._own(self._ends[: at + 1], tokens, shared)
+
+    def _own(self, times: IntArray | int, tokens: int, shared: int) -> Any:
+        """Return the blocks in these steps, before it ends, of a request of so many tokens that starts in the next one."""
+        return -(-(tokens + times - 1) // self._block) - shared

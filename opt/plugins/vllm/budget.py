@@ -55,6 +55,8 @@ class Deadlines(Ordered):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cost = cost_model(self.required_cost())
+        largest_chunk(self.cost, 0, 1, 1, 0.0, 1)  # compiles the formula now, so that no request waits for it
+        self.now = time.monotonic  # seconds
         self.whole_budget = self.max_num_scheduled_tokens
         self._first: dict[str, float] = {}
         self._last: dict[str, float] = {}
@@ -63,7 +65,7 @@ class Deadlines(Ordered):
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Decide a step within its budget."""
         self.running.sort(key=lambda request: request.is_prefill_chunk)  # vLLM gives the budget out in this order
-        self.max_num_scheduled_tokens = self.step_budget(time.monotonic())
+        self.max_num_scheduled_tokens = self.step_budget(self.now())
         try:
             return super().schedule(*args, **kwargs)
         finally:
@@ -107,7 +109,7 @@ class Deadlines(Ordered):
         """Note when tokens came."""
         before = {name: self.requests[name].num_output_tokens for name in scheduler_output.num_scheduled_tokens}
         found = super().update_from_output(scheduler_output, *args, **kwargs)
-        now = time.monotonic()
+        now = self.now()
         for name, made in before.items():
             request = self.requests.get(name)
             if request is not None and request.num_output_tokens > made:

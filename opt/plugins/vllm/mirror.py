@@ -10,7 +10,7 @@ they tell apart what vLLM tells apart: adapters, images, cache salts.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -150,6 +150,7 @@ class Mirror:
         self.waiting = Queue()
         self.running = np.empty(0, np.int64)
         self.chosen: list[int] = []
+        self._followed: list[Any] = []
         self.now, self.steps, self.idle_s = 0.0, 0, 0.0
         self.memory = Blocks(self, unit, every)
         self.view = View(cast(Engine, self))
@@ -172,13 +173,16 @@ class Mirror:
             columns.expected[i] = ABSENT if hint is None else min(hint, request.max_tokens)
         return i
 
-    def follow(self, moved: Iterable[Any]) -> bool:
+    def follow(self, moved: Sequence[Any]) -> bool:
         """Catch up with vLLM's lists; return whether anybody has come, gone or been admitted since.
 
         Args:
             moved: who has joined or left the waiting queue.
         """
         numbers, running = self.numbers, self.scheduler.running
+        if not moved and not self.chosen and running == self._followed:
+            return False
+        self._followed = list(running)
         stirred = {numbers[name] for name in (request.request_id for request in moved) if name in numbers}
         stirred |= {self.number(request) for request in moved if request in self.scheduler.waiting}
         now = [self.number(request) for request in running]

@@ -107,7 +107,7 @@ class Ordered(Scheduler):
             return free
         if not self.settings.look_ahead:
             return free
-        if budget <= 0 or self._known_blocked():
+        if budget <= 0 or self._known_blocked() or self._full():
             return 0
         return self._fitting(self.profile(), free, budget)
 
@@ -129,6 +129,12 @@ class Ordered(Scheduler):
             return False
         head = next(iter(self.waiting))
         return head.request_id == name and self._found(head)[1] == shared
+
+    def _full(self) -> bool:
+        """Whether the head's own blocks, those it finds left out, are not there now: a look that saves the look ahead."""
+        head = next(iter(self.waiting))
+        free = self.kv_cache_manager.block_pool.get_num_free_blocks()
+        return (head.num_tokens - self.hit(head)[1] - 1) // self.block_size >= free
 
     def _fitting(self, profile: Profile, most: int, budget: int) -> int:
         """Return how many of the queue's head fit one after another; one may always run alone, whatever is expected of it."""
@@ -185,20 +191,26 @@ class Ordered(Scheduler):
         repeated = sum(held) - used
         shared = [_shared(row) for row in rows] if repeated > 0 else None
         common = used - sum(held) + sum(shared) if shared is not None else 0
-        tokens = [request.num_tokens for request in self.running]
-        left = [self._steps_left(request, size) for request, size in zip(self.running, tokens, strict=True)]
+        tokens, left = self._expected()
         return Profile(layers.block_size, capacity, tokens, left, held, shared, common)
 
-    def _steps_left(self, request: Any, tokens: int) -> int:
-        """Return the steps until a running request of so many tokens ends; what was expected stands until it is outlived."""
-        name = request.request_id
-        left = self._ends.get(name, 0) - tokens
-        if left <= 0:
-            left = self.left(request)
-            self._ends[name] = tokens + left
-        if request.is_prefill_chunk:
-            left += (tokens - request.num_computed_tokens - 1) // self.max_num_scheduled_tokens
-        return left
+    def _expected(self) -> tuple[list[int], list[int]]:
+        """Return the tokens of each running request, and the steps until it ends; what was expected stands until outlived.
+
+        Who has finished its prompt makes one token a step, so that its end in tokens, once looked up, is all there is to know.
+        """
+        ends, tokens, left = self._ends, [], []
+        for request in self.running:
+            size = request.num_tokens
+            steps = ends.get(request.request_id, 0) - size
+            if steps <= 0:
+                steps = self.left(request)
+                ends[request.request_id] = size + steps
+            if request.is_prefill_chunk:
+                steps += (size - request.num_computed_tokens - 1) // self.max_num_scheduled_tokens
+            tokens.append(size)
+            left.append(steps)
+        return tokens, left
 
     def _preempt_request(self, *args: Any, **kwargs: Any) -> Any:
         self._blocked = ("", 0, 0)

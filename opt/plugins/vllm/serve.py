@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from opt.core.cost import Load
 from opt.core.cost.load import batch
@@ -24,9 +24,10 @@ class Served:
 
     Args:
         tokens: output tokens by request.
-        latency_s: seconds from the start to a request's last token.
-        busy_s: the same in processor time of this process, which other programs do not lengthen.
+        latency_s: seconds from a request's arrival to its last token.
+        busy_s: processor time of this process, which other programs do not lengthen, from the start to the last token.
         finished_at: the same in iterations.
+        token_s: when each of a request's tokens came, in seconds from its arrival.
         preemptions, recomputed: of all requests, and the tokens computed again after them.
         iterations: their loads and seconds.
         deciding_s: seconds spent in the scheduler.
@@ -36,6 +37,7 @@ class Served:
     latency_s: dict[int, float] = field(default_factory=dict)
     busy_s: dict[int, float] = field(default_factory=dict)
     finished_at: dict[int, int] = field(default_factory=dict)
+    token_s: dict[int, list[float]] = field(default_factory=dict)
     preemptions: int = 0
     recomputed: int = 0
     iterations: list[tuple[Load, float]] = field(default_factory=list)
@@ -54,20 +56,24 @@ def serve(
     hints: Sequence[int] | None = None,
     shape: Mapping[str, Any] = TINY,
     settings: Mapping[str, Any] | None = None,
+    processor: bool = False,
 ) -> Served:
-    """Serve a backlog with vLLM, in this process, and return what happened.
+    """Serve requests with vLLM, in this process, and return what happened.
 
     Args:
-        instance: the requests; its memory is the pool, in whole blocks.
+        instance: the requests; its memory is the pool, in whole blocks. Arrivals in seconds are kept; otherwise all are there
+            at the start. Its targets `tpot_s` go to the scheduler; its prefix hashes switch the prefix cache on.
         scheduler: the class's full name, vLLM's own by default.
         block_size, seats, budget, policy: vLLM's settings.
         priority: (n,) for the policy "priority".
         hints: (n,) expected outputs, the true ones by default.
         shape: of the model.
         settings: those of `opt.plugins.settings`.
+        processor: let all clocks, the scheduler's too, show this process's processor time, which other programs do not
+            lengthen; it jumps to the next arrival when there is nothing to do.
     """
     offline()
-    from vllm import LLM, SamplingParams
+    from vllm import LLM
 
     with tempfile.TemporaryDirectory() as folder:
         llm = LLM(
@@ -84,39 +90,87 @@ def serve(
             max_model_len=min(int(shape["max_position_embeddings"]), instance.memory),
             scheduling_policy=policy,
             scheduler_cls=scheduler,
-            enable_prefix_caching=False,
+            enable_prefix_caching=instance.prefix_ids is not None,
             disable_log_stats=True,
             additional_config={"kvopt": dict(settings)} if settings else {},
         )
-        expected = instance.output.tolist() if hints is None else list(hints)
-        rank = [0] * instance.n if priority is None else list(priority)
         engine = llm.llm_engine
         run = Served()
-        watch(engine.engine_core.engine_core.scheduler, run)
-        for i, output in enumerate(instance.output.tolist()):
-            params = SamplingParams(
-                max_tokens=output, ignore_eos=True, temperature=0, detokenize=False, extra_args={"kvopt_output": expected[i]}
-            )
-            engine.add_request(str(i), {"prompt_token_ids": prompt_tokens(instance, i)}, params, priority=rank[i])
-        _work(engine, run)
+        made = engine.engine_core.engine_core.scheduler
+        watch(made, run)
+        clock = Clock(time.process_time if processor else time.perf_counter)
+        if hasattr(made, "now"):
+            made.now = clock.now
+        _work(engine, _coming(instance, hints, priority), run, clock)
         engine.engine_core.shutdown()
     return run
 
 
-def _work(engine: Any, run: Served) -> None:
+class Clock:
+    """Seconds since it was made, by another clock; it can be put forward."""
+
+    def __init__(self, source: Callable[[], float]) -> None:
+        self._source, self._begun = source, source()
+
+    def now(self) -> float:
+        """Return the seconds."""
+        return self._source() - self._begun
+
+    def wait_until(self, time_s: float) -> None:
+        """Sleep, or put a clock forward that stands still meanwhile."""
+        left = time_s - self.now()
+        if left > 0 and self._source is time.process_time:
+            self._begun -= left
+        elif left > 0:
+            time.sleep(left)
+
+
+Coming: TypeAlias = list[tuple[float, int, Callable[[Any], None]]]  # arrival, request, what adds it to an engine
+
+
+def _coming(instance: Instance, hints: Sequence[int] | None, priority: Sequence[int] | None) -> Coming:
+    """Return the requests, the last to arrive first."""
+    from vllm import SamplingParams
+
+    expected = instance.output.tolist() if hints is None else list(hints)
+    rank = [0] * instance.n if priority is None else list(priority)
+    arrival = [0.0] * instance.n if instance.arrival_s is None else instance.arrival_s.tolist()
+
+    def adder(i: int) -> Callable[[Any], None]:
+        extra: dict[str, Any] = {"kvopt_output": expected[i]}
+        if instance.tpot_s is not None:
+            extra["kvopt_tpot_s"] = float(instance.tpot_s[i])
+        output = int(instance.output[i])
+        params = SamplingParams(max_tokens=output, ignore_eos=True, temperature=0, detokenize=False, extra_args=extra)
+        prompt = {"prompt_token_ids": prompt_tokens(instance, i)}
+        return lambda engine: engine.add_request(str(i), prompt, params, priority=rank[i])
+
+    return sorted(((arrival[i], i, adder(i)) for i in range(instance.n)), key=lambda entry: entry[:2], reverse=True)
+
+
+def _work(engine: Any, coming: Coming, run: Served, clock: Clock) -> None:
     """Run the engine until nothing is left."""
-    begun, busy = time.perf_counter(), time.process_time()
-    while engine.has_unfinished_requests():
-        since = time.perf_counter()
+    busy = time.process_time()
+    arrived: dict[int, float] = {}
+    while coming or engine.has_unfinished_requests():
+        if not engine.has_unfinished_requests():
+            clock.wait_until(coming[-1][0])
+        while coming and coming[-1][0] <= clock.now():
+            arrival, i, add = coming.pop()
+            arrived[i] = arrival
+            add(engine)
+        since = clock.now()
         outputs = engine.step()
-        now = time.perf_counter()
+        now = clock.now()
         load, _ = run.iterations[-1]
         run.iterations[-1] = (load, now - since)
         for output in outputs:
+            i = int(output.request_id.partition("-")[0])
+            seen = run.token_s.setdefault(i, [])
+            seen += [now - arrived[i]] * (len(output.outputs[0].token_ids) - len(seen))
             if output.finished:
-                i = int(output.request_id.partition("-")[0])
                 run.tokens[i] = list(output.outputs[0].token_ids)
-                run.latency_s[i] = now - begun
+                run.latency_s[i] = now - arrived[i]
                 run.busy_s[i] = time.process_time() - busy
                 run.finished_at[i] = len(run.iterations)
     run.iterations = [(load, seconds) for load, seconds in run.iterations if load.prefill_tokens or load.decodes]
