@@ -13,10 +13,16 @@ from hypothesis import strategies as st
 import opt
 from opt.core.cost import CostModel, cost_model
 from opt.core.instance import Instance
+from opt.serve.feather import seeded
+from opt.serve.feather.analytic import Analytic
 from opt.serve.feather.bandit import ADD, STOP, Table, state_of
+from opt.serve.feather.loop import Loop
+from opt.serve.feather.tracker import Tracker
 from opt.serve.prefix.groups import grouped as groups_of
 from opt.sim.config import EngineConfig
+from opt.sim.engine import Engine, Policy
 from opt.sim.policies import POLICIES
+from opt.sim.workload import workload
 
 FORMERS = [name for name in POLICIES if name.startswith("feather-")]
 MODEL = CostModel("test", "linear", {"base": 0.01, "per_decode": 1e-5, "per_kv_token": 1e-6, "per_prefill_token": 1e-5})
@@ -161,6 +167,25 @@ def test_a_few_who_keep_coming_do_not_keep_the_engine_from_the_others(seed):
         timeline = opt.simulate(instance, name, model.with_locality(0.02), engine=engine, lengths="none")
         spans[name] = timeline.metrics["duration_s"]
     assert spans["feather-analytic"] <= 1.02 * spans["vllm-fcfs"]
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.5])
+def test_the_seeded_bandit_tries_no_more_than_its_budget(monkeypatch, budget):
+    """With none it is the analytic former, step for step; with half of the time, trials are charged at most that."""
+    for name, value in {"BUDGET": budget, "PATIENCE": 0, "CLOSE": 10.0}.items():
+        monkeypatch.setattr(seeded, name, value)
+    instance = grouped(20, 400, shared=16, gap=0.004)
+    load = workload(instance, lengths="none")
+    config = EngineConfig(max_running=64, shared_reads="all")
+    former = seeded.Seeded(Analytic(30.0))
+    policy = Policy(Loop(former, Tracker.of(load.requests)).decide)
+    engine = Engine(load, policy, config, MODEL.with_locality(0.02), kv_tokens=instance.memory)
+    engine.submit(range(instance.n))
+    engine.advance()
+    assert former.spent_s <= budget * (engine.now - engine.idle_s)
+    assert sum(table.steps for table in former.tables) > 50
+    alike = simulate(instance, "feather-analytic").workload.progress.start_s
+    assert np.array_equal(load.progress.start_s, alike) == (budget == 0)
 
 
 def test_bad_parameters_are_refused():
