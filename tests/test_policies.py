@@ -313,6 +313,13 @@ def test_sglang_sets_output_aside_and_retracts_who_has_made_least():
     assert short.metrics["completed"] == 2
 
 
+def test_sglang_tries_again_at_once_after_the_first_batch_of_an_idle_engine():
+    """Memory 130. Beside all 10 + 60 + 1 tokens of the first the second's 71 do not fit, beside its 10 and 0.7 * 59 they do."""
+    cost = CostModel("t", "linear", {"base": 1.0})
+    assert starts(Instance(130, [10] * 2, [60] * 2), "sglang-fcfs", SGLANG, cost=cost) == [0.0, 1.0]
+    assert starts(Instance(122, [10] * 2, [60] * 2), "sglang-fcfs", SGLANG, cost=cost)[1] > 1.0
+
+
 def test_sglang_orders_the_queue():
     """A holds the only seat; meanwhile three wait: B cold, C with 16 cached tokens, D with 32, of different outputs."""
     cached = [1, 2, 3]

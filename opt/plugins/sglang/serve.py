@@ -32,6 +32,7 @@ if __name__ == "__main__":
     main(sys.argv[1])
 """
 ALONE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "SGLANG_RUST_BUILD_MODE": "never"}
+ENDLESS = 2**30  # a token that no model makes
 TASK, STEPS, ANSWERS = "task.json", "steps.jsonl", "answers.json"
 
 
@@ -65,20 +66,23 @@ def serve(
     policy: str = "fcfs",
     seats: int = 16,
     budget: int = 512,
-    prefix_cache: bool = False,
+    prefix_cache: bool = True,
+    overlap: bool = True,
     shape: Mapping[str, Any] = TINY,
     log: str = "",
     limit_s: float = 600,
 ) -> list[Served]:
     """Start SGLang, let it serve backlogs one after another, and return what happened to each.
 
-    Each arrives as one batch, and the prefix cache is emptied after it. Outputs are as long as the instance says.
+    Each arrives as one batch, and the prefix cache is emptied after it. Outputs are as long as the instance says, which is
+    their limit: no token ends them, and they do not ask SGLang to ignore one, since it admits such requests differently.
 
     Args:
         backlogs: the requests; the pool has the memory of the first.
         order: ours, as in `KVOPT_SGLANG_ORDER`; none leaves SGLang as it is.
         policy, seats, budget: SGLang's `schedule_policy`, `max_running_requests`, `chunked_prefill_size`.
         prefix_cache: whether prefixes are kept.
+        overlap: whether SGLang prepares a step before it has the results of the one before, as it does by default.
         shape: of the model.
         log: a file for the iteration log, as in `KVOPT_SGLANG_LOG`.
         limit_s: seconds after which it is given up.
@@ -89,12 +93,13 @@ def serve(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         engine = {
-            "model_path": write_model(folder / "model", shape),
+            "model_path": write_model(folder / "model", {**shape, "eos_token_id": ENDLESS}),
             "max_total_tokens": backlogs[0].memory,
             "max_running_requests": seats,
             "chunked_prefill_size": budget,
             "schedule_policy": policy,
             "disable_radix_cache": not prefix_cache,
+            "disable_overlap_schedule": not overlap,
         }
         runs = [_requests(instance) for instance in [backlogs[0].take(range(min(8, backlogs[0].n))), *backlogs]]
         (folder / TASK).write_text(json.dumps({"engine": engine, "runs": runs}))
@@ -120,8 +125,7 @@ def _requests(instance: Instance) -> dict[str, Any]:
     return {
         "input_ids": [prompt_tokens(instance, i) for i in range(instance.n)],
         "sampling_params": [
-            {"max_new_tokens": output, "ignore_eos": True, "temperature": 0, "custom_params": {HINT: output}}
-            for output in instance.output.tolist()
+            {"max_new_tokens": output, "temperature": 0, "custom_params": {HINT: output}} for output in instance.output.tolist()
         ],
     }
 
@@ -177,6 +181,7 @@ def main(folder: str) -> None:
     answers = []
     for k, run in enumerate(task["runs"]):
         answers.append(engine.generate(**run, rid=[f"{k}-{i}" for i in range(len(run["input_ids"]))]))
-        engine.flush_cache()
+        while not engine.flush_cache().success:  # refused until the last batch has left
+            time.sleep(0.01)
     (Path(folder) / ANSWERS).write_text(json.dumps(answers))
     engine.shutdown()

@@ -1,9 +1,10 @@
 """SGLang's loop: a prefill batch whenever one can be made, decodes otherwise; the waiting queue in one of five orders.
 
 Admission sets aside, for everyone who runs, a share `ratio` of the announced output still to come (at most 4,096 tokens
-each), and for the newcomer all of it. The ratio starts at 0.7 and falls linearly to 0.098 over 600 decode steps; when
-decodes do not fit, requests with the fewest output tokens are retracted and recomputed later, and the ratio is set anew
-from how far the others have come. Once an admission fails, none is tried before somebody finishes.
+each), and for the newcomer all of it and a block. The ratio starts at 0.7 and falls linearly to 0.098 over 600 decode
+steps; when decodes do not fit, requests with the fewest output tokens are retracted and recomputed later, and the ratio
+is set anew from how far the others have come. Once an admission fails while others run, none is tried before somebody
+finishes.
 
 Orders: `fcfs`; `lpm` longest cached prefix first, ties as sorted last, then by arrival (as it is when more than 128 wait;
 who shares 32 tokens or more with an earlier waiting request while the cache has at most 32 goes last this time);
@@ -16,8 +17,9 @@ who shares 32 tokens or more with an earlier waiting request while the cache has
       of them computes.
     - Under `dfs-weight`, requests with the same cached prefix go by arrival, where the engine keeps them as sorted last,
       which may differ after evictions.
-    - Requests that ignore the end of sequence while no prefixes are kept get an admission of their own there, with a
-      look-ahead.
+    - Steps follow one another as with `--disable-overlap-schedule`; else the engine learns of an end a step later.
+    - For requests that ignore the end of sequence the engine sets all their output aside, and while no prefixes are kept
+      it admits them by a look-ahead of its own.
 """
 
 from __future__ import annotations
@@ -105,6 +107,7 @@ class Loop:
             self.full = True
             return
         line = self.order(self, view)
+        busy = len(view.running) > len(partial)  # the engine forgets that it is full when its first batch joins no other
         for i in partial:
             need = view.needs(i)
             if not self._add(view, batch, i) or batch.chunks[-1][2] < need:
@@ -113,15 +116,15 @@ class Loop:
         room = view.memory[0] - self.ratio * float(ahead.sum())
         for i in line if batch.budget > 0 else ():
             need = view.needs(i)
-            wanted = need + int(_to_come(view, np.array([i]))[0])
+            wanted = need + int(_to_come(view, np.array([i]))[0]) + view.config.block_size  # a block for rounding
             alone = not len(view.running)
             if (wanted >= room and not alone) or batch.seats <= 0:
-                self.full = True
+                self.full = busy
                 return
             left = batch.budget
             added = self._add(view, batch, i)
             if not added or left - batch.budget < need:
-                self.full = not added and not alone
+                self.full = not added and busy
                 return
             room -= wanted
 
