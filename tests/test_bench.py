@@ -141,8 +141,15 @@ def test_a_failed_task_is_reported_and_does_not_stop_the_others(tmp_path):
     tasks = [{"instance": name, "library": str(tmp_path), "seed": 0} for name in ("tiny-5-0", "tiny-5-1")]
     suite = dataclasses.replace(SUITES["library"], tasks=lambda seeds: tasks, finish=None)
     outcome = run_suite(suite, seeds=1, path=tmp_path / "log.jsonl")
-    assert (len(outcome.records), outcome.failed) == (1, 1)
-    assert "differs from what its recipe makes" in (tmp_path / "log.jsonl").read_text()
+    assert len(outcome.records) == len(outcome.errors) == 1
+    assert "differs from what its recipe makes" in outcome.errors[0]
+    assert outcome.errors[0] in (tmp_path / "log.jsonl").read_text()
+
+
+def test_without_the_public_data_the_clock_says_so_at_once(monkeypatch, capsys):
+    monkeypatch.delenv("KVOPT_DATA", raising=False)
+    assert run(["bench", "clock"]) == 3
+    assert "set KVOPT_DATA to the folder" in capsys.readouterr().err
 
 
 def test_a_foreign_file_is_not_resumed(tmp_path):

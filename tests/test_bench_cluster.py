@@ -75,7 +75,7 @@ def test_a_killed_worker_loses_nothing_and_doubles_nothing(farm, five_tasks, tmp
         seen.append((done, total, what))
 
     outcome = run_suite(SCALE, seeds=1, cluster=farm.address, path=path, progress=progress)
-    assert (len(outcome.records), outcome.failed, outcome.interrupted) == (5, 0, False)
+    assert (len(outcome.records), outcome.errors, outcome.interrupted) == (5, [], False)
     assert [done for done, _, _ in seen] == [1, 2, 3, 4, 5]
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert len({line["key"] for line in lines}) == len(lines) == 5
@@ -83,7 +83,7 @@ def test_a_killed_worker_loses_nothing_and_doubles_nothing(farm, five_tasks, tmp
     assert [repeatable(SCALE, record)["values"] for record in outcome.records] == [
         repeatable(SCALE, record)["values"] for record in here
     ]
-    assert run_suite(SCALE, seeds=1, cluster="tcp://127.0.0.1:1", path=path).failed == 0  # nothing is left to ask for
+    assert run_suite(SCALE, seeds=1, cluster="tcp://127.0.0.1:1", path=path).errors == []  # nothing is left to ask for
 
 
 def test_a_cluster_that_cannot_work_says_so(farm, five_tasks, tmp_path, monkeypatch):

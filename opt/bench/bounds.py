@@ -75,7 +75,8 @@ def _tables(records: list[Record]) -> list[Table]:
     title = "value over the mean-busy-time bound; seconds warm, one core (medians over seeds)"
     columns = ["n", "memory", "bound", "ratio", "seconds", "check s", "seeds"]
     between = "where the time-indexed linear program lies, over mean-busy-time"
-    return [Table(title, columns, rows), Table(between, ["n", "memory", "at least", "at most", "gap"], bracket)]
+    brackets = [Table(between, ["n", "memory", "at least", "at most", "gap"], bracket)] if bracket else []
+    return [Table(title, columns, rows), *brackets]
 
 
 BOUNDS = Suite(

@@ -123,6 +123,9 @@ PARTS: dict[str, Part] = {
 
 
 def _tasks(seeds: int) -> list[Params]:
+    from opt.fit.recipes import data_folder
+
+    data_folder()  # without it every task would fail
     return [task for part in PARTS.values() for task in part.tasks(seeds)]
 
 

@@ -85,11 +85,17 @@ class Suite:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gave: the records of all tasks of the suite that are known, and whether it was cut short."""
+    """What a run gave.
+
+    Args:
+        records: those of all tasks of the suite that are known, in the order of the tasks.
+        interrupted: whether it was cut short.
+        errors: what each failed task said.
+    """
 
     records: list[Record]
     interrupted: bool
-    failed: int
+    errors: Sequence[str] = ()
 
 
 def run_suite(
@@ -125,7 +131,7 @@ def run_suite(
     good = [record for record in records if "error" not in record]
     if suite.finish is not None and good:
         suite.finish(good)
-    return Outcome(good, interrupted, len(records) - len(good))
+    return Outcome(good, interrupted, [record["error"] for record in records if "error" in record])
 
 
 def _run_waiting(

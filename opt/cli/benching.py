@@ -90,7 +90,7 @@ def _show(console: Console, suite: Suite, outcome: Outcome, reports: list[Path])
     from opt.bench.report import write_report
 
     if console.as_json:
-        console.document({"suite": suite.name, "records": outcome.records, "failed": outcome.failed})
+        console.document({"suite": suite.name, "records": outcome.records, "failed": len(outcome.errors)})
     else:
         for table in suite.tables(outcome.records):
             console.table(table.columns, table.rows, table.title)
@@ -101,14 +101,14 @@ def _show(console: Console, suite: Suite, outcome: Outcome, reports: list[Path])
 
 def _ended(outcome: Outcome, resume: str | None) -> int:
     """Say what went wrong, if anything did, and return the exit code."""
-    if outcome.failed:
-        where = f"their errors are in {resume}" if resume else "--resume FILE would keep their errors"
-        Console.say_error(f"{outcome.failed} tasks failed; {where}")
+    if outcome.errors:
+        where = f"{resume} has them all" if resume else "--resume FILE would keep them all"
+        Console.say_error(f"{len(outcome.errors)} tasks failed, the first with {outcome.errors[0]}; {where}")
     if outcome.interrupted:
         kept = f"; --resume {resume} goes on from here" if resume else ""
         Console.say_error(f"interrupted; {len(outcome.records)} tasks are done{kept}")
         return 130
-    return 1 if outcome.failed else 0
+    return 1 if outcome.errors else 0
 
 
 @contextlib.contextmanager
