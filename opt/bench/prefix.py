@@ -13,8 +13,8 @@ __all__ = ["PARTS", "PREFIX"]
 
 PARTS: dict[str, Part] = {
     "detection": Part(detection.tasks, detection.measure, detection.tables),
-    "throughput": Part(feather.tasks, feather.measure, feather.tables),
     "traces": Part(feather.trace_tasks, feather.trace_measure, feather.trace_tables),
+    "throughput": Part(feather.tasks, feather.measure, feather.tables),
     "offline": Part(sharing.tasks, sharing.measure, sharing.tables),
 }
 
@@ -32,4 +32,11 @@ def _tables(records: list[Record]) -> list[Table]:
     return [table for name, part in PARTS.items() if (name,) in parts for table in part.tables(parts[(name,)])]
 
 
-PREFIX = Suite("prefix", "shared prefixes: detection, homogeneous batches, sharing off line", _tasks, _measure, _tables)
+PREFIX = Suite(
+    "prefix",
+    "shared prefixes: detection, homogeneous batches, sharing off line",
+    _tasks,
+    _measure,
+    _tables,
+    clocked=detection.CLOCKED | feather.CLOCKED,
+)

@@ -49,7 +49,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from opt.core.columns import FloatArray
-from opt.serve.feather.estimate import Shape, decode_seconds, engine_numbers, prefill_seconds, shape_of
+from opt.serve.feather.estimate import Shape, engine_numbers, prefill_seconds, shape_and_left
 from opt.serve.feather.kernels import block_costs
 from opt.serve.feather.loop import admit
 from opt.serve.feather.tracker import Tracker
@@ -106,8 +106,7 @@ def block_of(view: View, tracker: Tracker, i: int) -> Block:
     return Block(i, best, best.waiting, best.depth, min(held, best.depth), own, length, common, part)
 
 
-@dataclass(frozen=True)
-class Scene:
+class Scene(NamedTuple):
     """What all candidates of a decision are weighed against.
 
     Args:
@@ -115,7 +114,6 @@ class Scene:
         engine: its numbers, for compiled formulas.
         tracker: the tree, and what is known of rates and outputs.
         now: the running batch.
-        step_s: the seconds of its next step.
         crowd: all running and waiting requests.
         rate: arrivals a second.
         output: tokens a request makes, as far as is known.
@@ -127,7 +125,6 @@ class Scene:
     engine: FloatArray
     tracker: Tracker
     now: Shape
-    step_s: float
     crowd: int
     rate: float
     output: float
@@ -135,20 +132,18 @@ class Scene:
     lost: bool
 
 
-def _scene(view: View, tracker: Tracker, now: Shape, head: int) -> Scene:
+def _scene(view: View, tracker: Tracker, now: Shape, left: float, head: int) -> Scene:
     tree, (_, memory) = tracker.tree, view.memory
-    step = decode_seconds(view, tracker, now) if now.size else 0.0
     private = now.kv - now.units * view.unit
     return Scene(
         view,
         engine_numbers(view, tracker),
         tracker,
         now,
-        step,
         crowd=len(tree.active) + len(tree.waiting),
         rate=tracker.rate(view.now),
         output=tracker.output(view, head),
-        left=tracker.left(view),
+        left=left,
         lost=tree.nodes * view.unit + private > memory,
     )
 
@@ -164,7 +159,6 @@ def costs_of(scene: Scene, block: Block) -> tuple[float, float, float]:
         scene.engine,
         scene.tracker.outputs,
         (now.size, now.kv, now.units, now.distinct, now.common),
-        scene.step_s,
         float(scene.crowd),
         scene.rate,
         scene.output,
@@ -219,11 +213,11 @@ class Analytic:
         head = view.waiting.head
         assert head is not None
         tracker.sync(view, float(view.requests.arrival_s[head]) + self.max_wait_s)
-        now = shape_of(view, tracker)
+        now, left = shape_and_left(view, tracker)
         blocks = list(self._candidates(view, tracker, head))
         if len(blocks) == 1 and blocks[0].node is None and now.units == now.distinct:
             return blocks[0], 1.0
-        scene = _scene(view, tracker, now, head)
+        scene = _scene(view, tracker, now, left, head)
         costs = [costs_of(scene, block) for block in blocks]
         if not now.size:
             return blocks[min(range(len(blocks)), key=lambda k: costs[k][0])], 1.0
@@ -238,6 +232,8 @@ class Analytic:
         tree = tracker.tree
         oldest = block_of(view, tracker, head)
         yield oldest
+        if len(tree.waiting) == 1:
+            return
         nearest, heaviest = tree.select(), tree.heaviest()
         others = {nearest[0] if nearest is not None else None, tree.first(heaviest) if heaviest is not None else None}
         for i in others - {None, head}:

@@ -17,7 +17,7 @@ from opt.serve.feather.kernels import decode_step
 from opt.serve.feather.tracker import Tracker
 from opt.sim.batch import View
 
-__all__ = ["Shape", "decode_seconds", "engine_numbers", "prefill_seconds", "shape_of"]
+__all__ = ["Shape", "decode_seconds", "engine_numbers", "prefill_seconds", "shape_and_left", "shape_of"]
 
 
 class Shape(NamedTuple):
@@ -40,10 +40,15 @@ class Shape(NamedTuple):
 
 def shape_of(view: View, tracker: Tracker) -> Shape:
     """Return all active requests as a batch, prompts taken as computed."""
+    return shape_and_left(view, tracker)[0]
+
+
+def shape_and_left(view: View, tracker: Tracker) -> tuple[Shape, float]:
+    """Return all active requests as a batch, and the steps until they have finished."""
     tree = tracker.tree
-    size = len(tree.active)
-    kv = tracker.tokens_of(view) if size else 0
-    return Shape(float(size), float(kv), float(tree.total_chunks), float(tree.distinct_chunks), float(tree.common))
+    kv, left = tracker.standing(view)
+    size, common = float(len(tree.active)), float(tree.common)
+    return Shape(size, kv, float(tree.total_chunks), float(tree.distinct_chunks), common), left
 
 
 def engine_numbers(view: View, tracker: Tracker) -> FloatArray:

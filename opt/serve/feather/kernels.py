@@ -8,7 +8,7 @@ from opt.core.cost.layout import LOCALITY
 from opt.core.jit import compiled
 from opt.sim.sharing import cheap_reads
 
-__all__ = ["EVERY", "HOST", "HOST_EACH", "L2", "MEMORY", "SEATS", "UNIT", "block_costs", "decode_step", "reads", "steps_left"]
+__all__ = ["EVERY", "HOST", "HOST_EACH", "L2", "MEMORY", "SEATS", "UNIT", "block_costs", "decode_step", "standing"]
 
 # Where each number of an engine lies: tokens of a unit, whether all must share, tokens the L2 holds, host seconds, seats, KV.
 UNIT, EVERY, L2, HOST, HOST_EACH, SEATS, MEMORY = range(7)
@@ -83,7 +83,6 @@ def block_costs(
     engine: FloatArray,
     outputs: FloatArray,
     now: tuple[float, float, float, float, float],
-    step: float,
     crowd: float,
     rate: float,
     output: float,
@@ -104,17 +103,18 @@ def block_costs(
     """
     prefix = shared * engine[UNIT]
     private = length - prefix + output
+    size, kv, units, different, together = now
+    step = decode_step(c, engine, size, kv, units, different, together) if size > 0.0 else 0.0
     turn = count + rate * left * step * part / crowd
     most = max(1.0, min(min(turn, engine[SEATS]), (engine[MEMORY] - prefix) // private))
-    together = max(most, min(min(engine[SEATS], crowd), engine[MEMORY] / (private + prefix / most)))
-    groups = together / most
+    full = max(most, min(min(engine[SEATS], crowd), engine[MEMORY] / (private + prefix / most)))
+    groups = full / most
     distinct = groups * (shared + most * (own - shared))
     same = (shared if most > 1.0 else own) if groups == 1.0 else 0.0
-    mixed = decode_step(c, engine, together, together * length, together * own, distinct, same) / together * output
+    mixed = decode_step(c, engine, full, full * length, full * own, distinct, same) / full * output
     joining = min(count, most)
     alone = _alone(c, engine, outputs, output, joining, count, shared, own, length)
     later = _alone(c, engine, outputs, output, most, turn, shared, own, length) if turn > count else alone
-    size, kv, units, different, _ = now
     if size == 0.0:
         return alone, alone, min(later, mixed), turn
     left = min(left, output)
@@ -132,22 +132,16 @@ def block_costs(
 
 
 @compiled
-def reads(members: IntArray, prompt: IntArray, produced: IntArray) -> int:
-    """Return the tokens of all members, prompts and what they have made."""
-    tokens = 0
-    for i in members:
-        tokens += prompt[i] + produced[i]
-    return tokens
-
-
-@compiled
-def steps_left(members: IntArray, expected: IntArray, produced: IntArray, mean: float, share: float) -> float:
-    """Return the steps until all members have made what is expected of them, at least one.
+def standing(
+    members: IntArray, prompt: IntArray, expected: IntArray, produced: IntArray, mean: float, share: float
+) -> tuple[int, float]:
+    """Return the tokens of all members, and the steps until they have made what is expected of them, at least one.
 
     That is `share` of what is announced, and `mean` where nothing is.
     """
-    most = 1.0
+    tokens, most = 0, 1.0
     for i in members:
-        tokens = mean if expected[i] == ABSENT else expected[i] * share
-        most = max(most, tokens - produced[i])
-    return most
+        tokens += prompt[i] + produced[i]
+        whole = mean if expected[i] == ABSENT else expected[i] * share
+        most = max(most, whole - produced[i])
+    return tokens, most

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from opt.core.columns import ABSENT, FloatArray
-from opt.serve.feather.kernels import reads, steps_left
+from opt.serve.feather.kernels import standing
 from opt.serve.prefix.tree import ChunkedHashTree
 from opt.sim.batch import View
 from opt.sim.workload import RUNNING, WAITING, Requests
@@ -66,7 +66,7 @@ class Tracker:
 
     def sync(self, view: View, latest_s: float = math.inf) -> None:
         """Catch up with the engine; arrivals after `latest_s` are held back until a later call lets them in."""
-        if view.steps != self._steps or len(view.running) != len(self.known):
+        if view.steps != self._steps:
             self._follow(view)
         upto, tree = min(view.now, latest_s), self.tree
         while self.arrived < len(self.order) and self.arrival_s[self.arrived] <= upto:
@@ -76,7 +76,8 @@ class Tracker:
                 tree.insert(i, view.units(i))
         self.held_back = bisect_right(self.arrival_s, view.now) - self.arrived if upto < view.now else 0
         if len(tree.waiting) + self.held_back != len(view.waiting) or len(tree.active) != len(self.known):
-            self._compare(view, self.known, latest_s)
+            self._follow(view)
+            self._compare(view, latest_s)
 
     def _follow(self, view: View) -> None:
         """Let those go who have left the running list."""
@@ -99,7 +100,7 @@ class Tracker:
             self.recent.append(produced)
             self.announced += max(int(view.requests.expected[i]), 0)
 
-    def _compare(self, view: View, running: list[int], latest_s: float) -> None:
+    def _compare(self, view: View, latest_s: float) -> None:
         tree, state = self.tree, view.progress.state
         for i in [i for i in tree.active if state[i] != RUNNING]:
             self._let_go(view, i)
@@ -108,7 +109,7 @@ class Tracker:
         for i in view.waiting:
             if i not in tree and view.requests.arrival_s[i] <= latest_s:
                 tree.insert(i, view.units(i))
-        for i in running:
+        for i in self.known:
             if i not in tree.active:
                 tree.insert(i, view.units(i))
                 tree.activate(i)
@@ -117,10 +118,6 @@ class Tracker:
         """Let a request be active."""
         self.tree.activate(i)
         self.known.append(i)
-
-    def tokens_of(self, view: View) -> int:
-        """Return the KV tokens that one decode step of all active requests reads, prompts taken as computed."""
-        return int(reads(view.running, view.requests.prompt, view.progress.produced))
 
     def rate(self, now: float) -> float:
         """Return the arrivals a second, over the latest `WINDOW` of them up to now."""
@@ -145,10 +142,16 @@ class Tracker:
 
     def left(self, view: View) -> float:
         """Return the steps until all active requests have finished, at least one; 0 without any."""
+        return self.standing(view)[1]
+
+    def standing(self, view: View) -> tuple[float, float]:
+        """Return the KV tokens that a decode step of all active requests reads, and the steps until they have finished."""
         if not self.known:
-            return 0.0
+            return 0.0, 0.0
         mean, share = self._known()
-        return float(steps_left(view.running, view.requests.expected, view.progress.produced, mean, share))
+        requests, produced = view.requests, view.progress.produced
+        tokens, left = standing(view.running, requests.prompt, requests.expected, produced, mean, share)
+        return float(tokens), float(left)
 
     @property
     def outputs(self) -> FloatArray:
