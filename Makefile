@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ENGINES := .venv-engines
 
-.PHONY: demo test test-engines check clean
+.PHONY: demo test engines test-engines check clean
 .DEFAULT_GOAL := demo
 
 $(READY): pyproject.toml
@@ -31,7 +31,9 @@ $(ENGINES)/.ready: tests/requirements-engines.txt pyproject.toml
 	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-test-engines: $(ENGINES)/.ready  ## the plug-ins inside the real engines; downloads about 500 MB the first time
+engines: $(ENGINES)/.ready  ## their environment alone
+
+test-engines: engines  ## the plug-ins inside the real engines; downloads about 500 MB the first time
 	OMP_NUM_THREADS=1 $(ENGINES)/bin/python -m pytest -q tests/test_plugins.py tests/test_plugins_vllm.py tests/test_plugins_sglang.py
 
 check: $(READY)  ## style and types
