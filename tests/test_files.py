@@ -11,9 +11,10 @@ from test_instance import FULL, full, same
 
 from opt.core.certify import certify
 from opt.core.errors import CertificateError, InstanceError
-from opt.core.files import Plan, as_json, digest, plan_of, read, read_instance, read_plan, to_json, verify, write
+from opt.core.files import Plan, digest, plan_of, read, read_instance, read_plan, to_json, verify, write
 from opt.core.instance import Instance
 from opt.core.model import Proposal
+from opt.core.strict_json import as_json
 from opt.solvers.bounds import mean_busy_time
 
 HEAD = '"format": "kvopt-instance/1", "memory": 9'

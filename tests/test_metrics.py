@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import opt
 from opt.core.cost import CostModel
-from opt.core.files import as_json
 from opt.core.instance import Instance
+from opt.core.strict_json import as_json
 from opt.sim.config import EngineConfig
 from opt.sim.export import perfetto, write_perfetto, write_requests
 from opt.sim.metrics import slo_met

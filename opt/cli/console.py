@@ -41,7 +41,7 @@ class Console:
 
     def document(self, value: Mapping[str, Any]) -> None:
         """Print one JSON document; a NaN is a fault of ours and raises."""
-        from opt.core.files import as_json
+        from opt.core.strict_json import as_json
 
         click.echo(as_json(value).decode(), nl=False)
 

@@ -1,25 +1,19 @@
 """Instance and plan files: read strictly, written the same everywhere. See `instances/README.md` for the format.
 
 A file is JSON, `.gz` or not. Unknown and duplicate keys, NaN, and numbers that are no integers or out of range are
-errors that name their place (`file: $.requests[3].prompt: ...`). The standard library's decoder is used because its
-hooks see duplicate keys, NaN and every digit of a 64-bit hash; msgspec then checks the shape.
+errors that name their place (`file: $.requests[3].prompt: ...`).
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import json
 import math
 import os
 import re
-import sys
-import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -29,13 +23,12 @@ from opt.core.columns import ABSENT, IntArray
 from opt.core.errors import CertificateError, InstanceError
 from opt.core.instance import LABELS, SECONDS, TOKENS, Instance
 from opt.core.model import Bound, KvMode, Proposal, Result
-from opt.core.source import STDIN, TraceSource, open_source
+from opt.core.source import STDIN, TraceSource
+from opt.core.strict_json import compact, load_json, pretty, strictly, write_bytes
 
 __all__ = [
     "Plan",
     "digest",
-    "load_as",
-    "load_json",
     "plan_of",
     "read",
     "read_instance",
@@ -43,10 +36,7 @@ __all__ = [
     "to_json",
     "verify",
     "write",
-    "write_bytes",
 ]
-
-Kind = TypeVar("Kind")
 
 INSTANCE_FORMAT = "kvopt-instance/1"
 PLAN_FORMAT = "kvopt-plan/1"
@@ -173,95 +163,13 @@ def _folder(source: TraceSource) -> Path:
     return Path(source).parent if isinstance(source, str | Path) and source != STDIN else Path()
 
 
-def load_json(source: TraceSource) -> tuple[str, Any]:
-    """Return the name of a file and its JSON value; duplicate keys, NaN and infinities are refused with their place."""
-    file = open_source(source)
-    if not file.text.strip():
-        raise InstanceError(f"{file.place}: the file is empty")
-    return file.place, _decode(file.place, file.text)
-
-
-def load_as(source: TraceSource, kind: type[Kind], format_: str, what: str) -> tuple[str, Kind]:
-    """Return the name of a file and its content as `kind`, a strict structure with the key `format`.
-
-    Raises:
-        InstanceError: unreadable, not `what` (another format), an unknown key, or a value of a wrong type.
-    """
-    place, data = load_json(source)
-    if not isinstance(data, dict) or data.get("format") != format_:
-        raise InstanceError(f'{place}: not {what}: a JSON object with "format": "{format_}"')
-    return place, _strictly(place, data, kind)
-
-
-class _Fault(NamedTuple):
-    verdict: str
-
-
-def _decode(place: str, text: str) -> Any:
-    """Return the JSON value of `text`, refusing duplicate keys and NaN with the path to them."""
-    faults: list[_Fault] = []
-
-    def blame(verdict: str) -> _Fault:
-        faults.append(_Fault(verdict))
-        return faults[-1]
-
-    def pairs(items: list[tuple[str, Any]]) -> Any:
-        table = dict(items)
-        if len(table) == len(items):
-            return table
-        keys = [key for key, _ in items]
-        return blame(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
-
-    def constant(name: str) -> _Fault:
-        return blame(f"{name} is not a number that JSON or kvopt allows; leave the field out where there is no value")
-
-    def number(digits: str) -> float | _Fault:
-        found = float(digits)
-        return found if math.isfinite(found) else blame(f"{digits} is out of range")
-
-    try:
-        value = json.loads(text, object_pairs_hook=pairs, parse_constant=constant, parse_float=number)
-    except json.JSONDecodeError as error:
-        raise InstanceError(f"{place}:{error.lineno}:{error.colno}: not JSON ({error.msg})") from None
-    except RecursionError:
-        raise InstanceError(f"{place}: nested too deeply to be a kvopt file") from None
-    except ValueError:
-        raise InstanceError(f"{place}: a number has thousands of digits; no field of kvopt does") from None
-    if faults:
-        path, fault = _find_fault(value, "$")
-        raise InstanceError(f"{place}: {path}: {fault.verdict}")
-    return value
-
-
-def _find_fault(value: Any, path: str) -> tuple[str, _Fault]:
-    """Return where the first fault stands; one is known to be there."""
-    stack = [(path, value)]
-    while stack:
-        path, value = stack.pop()
-        if isinstance(value, _Fault):
-            return path, value
-        if isinstance(value, dict):
-            stack.extend((f"{path}.{key}", cell) for key, cell in reversed(value.items()))
-        elif isinstance(value, list):
-            stack.extend((f"{path}[{at}]", cell) for at, cell in reversed(list(enumerate(value))))
-    raise AssertionError("a fault was recorded and is not in the value")
-
-
 def _convert(place: str, data: Any, kind: Any) -> Any:
     if not isinstance(data, dict) or "format" not in data:
         raise InstanceError(f'{place}: not a kvopt file: a JSON object with "format": "{INSTANCE_FORMAT}" or "{PLAN_FORMAT}"')
     wanted, other = (INSTANCE_FORMAT, PLAN_FORMAT) if kind is _InstanceFile else (PLAN_FORMAT, INSTANCE_FORMAT)
     if data["format"] == other:
         raise InstanceError(f"{place}: this is a {other} file, and {wanted} is needed")
-    return _strictly(place, data, kind)
-
-
-def _strictly(place: str, data: Any, kind: type[Kind]) -> Kind:
-    """Return a JSON value as `kind`; the message of a refusal names the place."""
-    try:
-        return msgspec.convert(data, kind)
-    except msgspec.ValidationError as error:
-        raise InstanceError(f"{place}: {error}".replace(" - at `", ": at `")) from None
+    return strictly(place, data, kind)
 
 
 def _instance(place: str, data: Any, *, oversized: Literal["error", "drop"] = "error") -> Instance:
@@ -370,22 +278,7 @@ def digest(instance: Instance) -> str:
     """
     columns = {"id": list(instance.ids), **_to_columns(instance)}
     value = {"name": instance.name, "memory": instance.memory, "prefix_chunk": instance.prefix_chunk, "origin": instance.origin}
-    return hashlib.sha256(_dump({**value, "columns": columns}, sort=True)).hexdigest()
-
-
-def _dump(value: Any, *, sort: bool = False) -> bytes:
-    return json.dumps(value, sort_keys=sort, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _pretty(value: dict[str, Any]) -> bytes:
-    """Return JSON with one line for each top-level key, and one for each request of a list."""
-    lines = []
-    for key, cell in value.items():
-        body = _dump(cell).decode()
-        if key == "requests" and cell:
-            body = "[\n  " + ",\n  ".join(_dump(row).decode() for row in cell) + "\n ]"
-        lines.append(f" {_dump(key).decode()}: {body}")
-    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+    return hashlib.sha256(compact({**value, "columns": columns}, sort=True)).hexdigest()
 
 
 def plan_of(result: Result) -> Plan:
@@ -413,7 +306,7 @@ def write(thing: Instance | Plan | Result, path: str | Path, *, instance_path: s
         value = to_json(thing)
     else:
         value = _plan_json(plan_of(thing) if isinstance(thing, Result) else thing, Path(path), instance_path)
-    write_bytes(_pretty(value), path)
+    write_bytes(pretty(value), path)
 
 
 def _plan_json(plan: Plan, path: Path, instance_path: str | Path | None) -> dict[str, Any]:
@@ -431,41 +324,6 @@ def _plan_json(plan: Plan, path: Path, instance_path: str | Path | None) -> dict
     return value
 
 
-def write_bytes(data: bytes, path: str | Path) -> None:
-    """Write bytes to a path, packed when it ends in .gz (always the same bytes), or to standard output for `-`.
-
-    A file is replaced only once the new one is complete. A link is followed, and a device or pipe is written to.
-    """
-    if str(path) == STDIN:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-        return
-    path = Path(path)
-    packed = gzip.compress(data, mtime=0) if path.suffix == ".gz" else data
-    try:
-        path = path.resolve()
-        if path.exists() and not path.is_file():
-            path.write_bytes(packed)
-            return
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(packed)
-            Path(name).chmod(0o666 & ~_umask())
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise InstanceError(f"{path}: cannot be written ({error.strerror or error})") from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 def verify(plan: Plan | Result | str | Path) -> Result:
     """Return the certified result of a plan: memory, objective and bound re-derived from the file alone.
 
@@ -478,8 +336,3 @@ def verify(plan: Plan | Result | str | Path) -> Result:
     if isinstance(plan, Result):
         plan = plan_of(plan)
     return certify(plan.instance, Proposal(plan.start, bound=plan.bound, kv=plan.kv), solver=plan.solver)
-
-
-def as_json(value: Mapping[str, Any]) -> bytes:
-    """Return one JSON document with a final newline; NaN and infinities are refused."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=2).encode() + b"\n"

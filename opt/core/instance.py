@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,9 @@ import numpy.typing as npt
 from opt.core.columns import ABSENT, FloatArray, IntArray, Label, floats, frozen, integers, labels, unique_ids
 from opt.core.errors import InstanceError
 from opt.core.exact import rational
+from opt.core.prefixes import HashArray, prefix_cells, taken
 
 __all__ = ["Instance"]
-
-HashArray: TypeAlias = npt.NDArray[np.uint64]
 
 MAX_MEMORY = 2**31 - 1
 TICKS_PER_S = 10**6
@@ -109,7 +108,7 @@ class Instance:
         budget = _memory(memory)
         prompts = integers("prompt", prompt, None, 0, MAX_MEMORY)
         n = len(prompts)
-        prefix_ids, offsets = _prefix(prefix, n)
+        prefix_ids, offsets = prefix_cells(prefix, n)
         cells: dict[str, Any] = {
             "memory": budget,
             "prompt": prompts,
@@ -208,7 +207,7 @@ class Instance:
             if key in cells:
                 cells[key] = tuple(cells[key][k] for k in at.tolist())
         if self.prefix_ids is not None and self.prefix_offsets is not None:
-            cells["prefix"] = _take_prefix(self.prefix_ids, self.prefix_offsets, at)
+            cells["prefix"] = taken(self.prefix_ids, self.prefix_offsets, at)
         return Instance(**{**cells, **changes})
 
     def replace(self, **changes: Any) -> Instance:
@@ -279,39 +278,6 @@ def _rebuilt(columns: dict[str, Any]) -> Instance:
     return Instance(**columns)
 
 
-def _prefix(prefix: Any, n: int) -> tuple[HashArray | None, IntArray | None]:
-    """Return the hashes of all requests in one array with the (n + 1,) offsets of each request's part."""
-    if prefix is None:
-        return None, None
-    if isinstance(prefix, tuple) and len(prefix) == 2 and isinstance(prefix[0], np.ndarray):
-        offsets = prefix[1]
-        hashes = _hash_array(prefix[0])
-        if len(offsets) != n + 1 or offsets[0] != 0 or offsets[-1] != len(hashes) or (np.diff(offsets) < 0).any():
-            raise InstanceError(f"prefix offsets must rise from 0 to {len(hashes)} in {n + 1} steps")
-        return frozen(hashes), frozen(np.array(offsets, np.int64))
-    if len(prefix) != n:
-        raise InstanceError(f"prefix has {len(prefix)} lists for {n} requests")
-    for at, row in enumerate(prefix):
-        for value in row:
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < 2**64:
-                raise InstanceError(f"prefix[{at}]: hash {value!r} must be an integer from 0 to 2**64 - 1")
-    offsets = np.concatenate([[0], np.cumsum([len(row) for row in prefix], dtype=np.int64)]).astype(np.int64)
-    return frozen(np.array([value for row in prefix for value in row], np.uint64)), frozen(offsets)
-
-
-def _hash_array(hashes: npt.NDArray[Any]) -> HashArray:
-    if hashes.dtype.kind not in "iu" or (hashes.size and hashes.min() < 0):
-        raise InstanceError("prefix hashes must be integers from 0 to 2**64 - 1")
-    return hashes.astype(np.uint64)
-
-
-def _take_prefix(hashes: HashArray, offsets: IntArray, at: IntArray) -> tuple[HashArray, IntArray]:
-    lengths = np.diff(offsets)[at]
-    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    source = np.repeat(offsets[:-1][at] - ends[:-1], lengths) + np.arange(ends[-1])
-    return hashes[source], ends
-
-
 def _without_oversized(cells: dict[str, Any]) -> dict[str, Any]:
     """Return the constructor's cells without the requests that cannot fit, counted in the origin."""
     too_big = cells["prompt"] + cells["output"] > cells["memory"]
@@ -325,7 +291,7 @@ def _without_oversized(cells: dict[str, Any]) -> dict[str, Any]:
         elif key in ("ids", *LABELS) and cell is not None:
             kept[key] = tuple(cell[k] for k in keep.tolist())
     if cells["prefix_ids"] is not None:
-        kept["prefix_ids"], kept["prefix_offsets"] = _take_prefix(cells["prefix_ids"], cells["prefix_offsets"], keep)
+        kept["prefix_ids"], kept["prefix_offsets"] = taken(cells["prefix_ids"], cells["prefix_offsets"], keep)
     dropped = np.flatnonzero(too_big).tolist()
     report = {"count": len(dropped), "first_ids": [cells["ids"][k] for k in dropped[:20]]}
     return {**kept, "origin": {**cells["origin"], "oversized_dropped": report}}

@@ -33,8 +33,8 @@ import numpy as np
 from opt.core.columns import FloatArray
 from opt.core.cost.load import Load
 from opt.core.errors import InstanceError
-from opt.core.files import write_bytes
 from opt.core.source import Source, TraceSource, open_source
+from opt.core.strict_json import write_bytes
 from opt.fit.iterations import Iterations
 from opt.fit.tables import parse_numbers
 

@@ -16,8 +16,8 @@ from typing import Any, Literal
 import msgspec
 
 from opt.core.errors import InstanceError
-from opt.core.files import as_json, load_as, write_bytes
 from opt.core.source import TraceSource
+from opt.core.strict_json import as_json, load_as, write_bytes
 
 __all__ = ["ENGINE_FORMAT", "EngineConfig", "EngineFile", "read_engine", "write_engine"]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from opt.core.files import write_bytes
+from opt.core.strict_json import write_bytes
 from opt.sim.timeline import Timeline
 
 __all__ = ["perfetto", "write_perfetto", "write_requests"]

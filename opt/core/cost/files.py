@@ -11,8 +11,8 @@ import msgspec
 
 from opt.core.cost.model import CostModel, Form
 from opt.core.errors import InstanceError
-from opt.core.files import as_json, load_as, write_bytes
 from opt.core.source import TraceSource
+from opt.core.strict_json import as_json, load_as, write_bytes
 
 __all__ = ["COST_FORMAT", "read_cost", "write_cost"]
 

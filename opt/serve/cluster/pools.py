@@ -25,8 +25,8 @@ import msgspec
 
 from opt.core.cost import CostModel, cost_model
 from opt.core.errors import InstanceError
-from opt.core.files import as_json, load_as, write_bytes
 from opt.core.source import TraceSource
+from opt.core.strict_json import as_json, load_as, write_bytes
 from opt.sim.config import EngineConfig
 
 if TYPE_CHECKING:
