@@ -48,21 +48,35 @@ def _alone(
 
     While it does, the seats of those who were shorter than the longest stay empty. `outputs` are sorted lengths over their mean.
     """
-    spread = 1.0
-    if len(outputs) > 0:
-        spread = max(1.0, outputs[min(len(outputs) - 1, int(len(outputs) * seats / (seats + 1.0)))])
+    spread = max(1.0, outputs[min(len(outputs) - 1, int(len(outputs) * seats / (seats + 1.0)))])
     spent = spread * output * _block_step(c, engine, seats / spread, shared, own, length)
     if turn > seats:
         spent += (turn - seats) * output / seats * _block_step(c, engine, seats, shared, own, length)
-    return spent / turn
+    return float(spent / turn)
 
 
 @compiled
-def _filled(
+def _mixed(
+    c: FloatArray, engine: FloatArray, crowd: float, output: float, most: float, shared: float, own: float, length: float
+) -> float:
+    """Return what each member of a full batch costs that is made of blocks of `most`."""
+    unit = engine[UNIT]
+    private = length - shared * unit + output
+    full = max(most, min(min(engine[SEATS], crowd), engine[MEMORY] / (private + shared * unit / most)))
+    blocks = full / most
+    distinct = blocks * (shared + most * (own - shared))
+    common = (shared if most > 1.0 else own) if blocks == 1.0 else 0.0
+    return float(decode_step(c, engine, full, full * length, full * own, distinct, common) / full * output)
+
+
+@compiled
+def _joining(
     c: FloatArray,
     engine: FloatArray,
     now: tuple[float, float, float, float, float],
-    count: float,
+    step: float,
+    joining: float,
+    room: float,
     most: float,
     shared: float,
     held: float,
@@ -70,11 +84,21 @@ def _filled(
     length: float,
     common: float,
 ) -> float:
-    """Return the seconds of a step of the running batch with `count` more, in blocks of `most` like the candidate's."""
+    """Return what each of a block adds to a step of the running batch, or each of those who fill it if that is less.
+
+    `joining` of the block will be in the batch, `most` of each block like it, and `room` are free in all.
+    """
     size, kv, units, different, _ = now
-    blocks = max(1.0, count / most)
-    different += blocks * shared - held + count * (own - shared)
-    return decode_step(c, engine, size + count, kv + count * length, units + count * own, different, common)
+    first = max(1.0, min(joining, engine[SEATS] - size))  # who joins at once; the others follow as seats become free
+    room = max(first, room)
+    blocks = max(1.0, room / most)
+    distinct = different + blocks * shared - held + room * (own - shared)
+    filled = decode_step(c, engine, size + room, kv + room * length, units + room * own, distinct, common)
+    size, kv, units, different = size + first, kv + first * length, units + first * own, different + first * (own - shared)
+    within = decode_step(c, engine, size, kv, units, different, common)
+    joined = decode_step(c, engine, size, kv, units, different + shared - held, common)
+    each = (within - step) / first + (joined - within) / joining  # a new prefix is read for all who follow, too
+    return float(min(each, (filled - step) / room))
 
 
 @compiled
@@ -97,9 +121,8 @@ def block_costs(
 ) -> tuple[float, float, float, float]:
     """Return what serving a block now, now while others are held back, and later costs each of its requests, and its turn.
 
-    The turn is how many will be served together later.
-
-    The arguments after `outputs` are those of `Scene` and `Block`, in their order.
+    The turn is how many will be served together later. The arguments after `outputs` are those of `Scene` and `Block`, in
+    their order.
     """
     prefix = shared * engine[UNIT]
     private = length - prefix + output
@@ -107,26 +130,16 @@ def block_costs(
     step = decode_step(c, engine, size, kv, units, different, together) if size > 0.0 else 0.0
     turn = count + rate * left * step * part / crowd
     most = max(1.0, min(min(turn, engine[SEATS]), (engine[MEMORY] - prefix) // private))
-    full = max(most, min(min(engine[SEATS], crowd), engine[MEMORY] / (private + prefix / most)))
-    groups = full / most
-    distinct = groups * (shared + most * (own - shared))
-    same = (shared if most > 1.0 else own) if groups == 1.0 else 0.0
-    mixed = decode_step(c, engine, full, full * length, full * own, distinct, same) / full * output
     joining = min(count, most)
+    mixed = _mixed(c, engine, crowd, output, most, shared, own, length)
     alone = _alone(c, engine, outputs, output, joining, count, shared, own, length)
     later = _alone(c, engine, outputs, output, most, turn, shared, own, length) if turn > count else alone
     if size == 0.0:
         return alone, alone, min(later, mixed), turn
+    free = engine[MEMORY] - kv + (units - different) * engine[UNIT]
+    room = min(min(engine[SEATS], crowd) - size, free // (private + prefix / most))
+    each = _joining(c, engine, now, step, joining, room, most, shared, held, own, length, common)
     left = min(left, output)
-    first = max(1.0, min(joining, engine[SEATS] - size))  # who joins at once; the others follow as seats become free
-    used = kv - (units - different) * engine[UNIT]
-    room = min(min(engine[SEATS], crowd) - size, (engine[MEMORY] - used) // (private + prefix / most))
-    filled = _filled(c, engine, now, max(first, room), most, shared, held, own, length, common)
-    size, kv, units, different = size + first, kv + first * length, units + first * own, different + first * (own - shared)
-    within = decode_step(c, engine, size, kv, units, different, common)
-    joined = decode_step(c, engine, size, kv, units, different + shared - held, common)
-    each = (within - step) / first + (joined - within) / joining  # a new prefix is read for all who follow, too
-    each = min(each, (filled - step) / max(first, room))
     begun, rest = left * each, 1.0 - left / output
     return begun + rest * min(alone, mixed), begun + rest * alone, min(later, mixed), turn
 
