@@ -8,7 +8,8 @@ Parts:
               (without hints, limits stand in at first, and here a request's limit is its true output, so that all have it
               whoever schedules; the quantile takes over after 16 requests: no harder test than that)
     overhead  processor time of deciding a step with 1,000 requests waiting, in one process
-    fit       an iteration log of vLLM on an eight-layer model, fitted, and replayed by our engine
+    fit       an iteration log of vLLM on an eight-layer model, in processor time, fitted, and replayed by our engine
+    groups, deadline         see `opt.bench.engines_vllm`
     policy, trees, sglang    see `opt.bench.engines_sglang`
 """
 
@@ -22,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from opt.bench import engines_sglang
+from opt.bench import engines_sglang, engines_vllm
+from opt.bench.engines_vllm import EIGHT_LAYERS
 from opt.bench.runner import Params, Record, Suite, Table, grouped
 from opt.core.instance import Instance
 
@@ -30,8 +32,7 @@ __all__ = ["ENGINES"]
 
 CONFIGS = 25  # random settings in a task
 REQUESTS, BLOCKS, BLOCK = 40, 24, 32
-EIGHT_LAYERS = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8, "num_attention_heads": 8}
-WAITING, OVERHEAD_STEPS = 1000, 200
+WAITING, OVERHEAD_STEPS = 1000, 400
 
 # name: (scheduler class, vLLM's policy). SortedF is last: it loads numba, after which vLLM does not start again in a process.
 SCHEDULERS: dict[str, tuple[str | None, str]] = {
@@ -151,18 +152,24 @@ def _overhead(params: Params) -> dict[str, Any]:
     from opt.plugins.vllm.drive import build, run
 
     seats = params["seats"]
-    blocks, n = 30 * seats, WAITING + 2 * seats
+    rng = np.random.default_rng(params["seed"])
+    n = WAITING + 2 * seats
+    more = OVERHEAD_STEPS * seats // 150  # about as many as leave in the meantime
+    arrival = np.concatenate([np.zeros(n, np.int64), np.sort(rng.integers(1, OVERHEAD_STEPS, more))])
+    blocks, n = 30 * seats, n + more
+    instance = Instance(blocks * 16, rng.integers(20, 600, n), rng.integers(50, 400, n), arrival=arrival)
     classes = {name: getattr(plugin, path.rpartition(".")[2]) for name, (path, _) in SCHEDULERS.items() if path}
+    formers = {name: getattr(plugin, name) for name in ("FeatherAnalytic", "FeatherBandit")}
+    settings = {"cost": engines_vllm.COST, "locality": engines_vllm.LOCALITY}
     values = {}
-    for name, scheduler in {"warm-up": plugin.SortedF, "vLLM fcfs": None, **classes}.items():
-        rng = np.random.default_rng(params["seed"])
-        instance = Instance(blocks * 16, rng.integers(20, 600, n), rng.integers(50, 400, n))
-        made = build(scheduler, blocks=blocks, seats=seats, budget=2048)
+    for name, scheduler in {"warm-up": plugin.SortedF, "vLLM fcfs": None, **classes, **formers}.items():
+        made = build(scheduler, blocks=blocks, seats=seats, budget=2048, settings=settings)
         times: list[float] = []
         _timed(made, times)
         steps = run(made, instance, most=OVERHEAD_STEPS)
         batch = fmean(len(step.tokens) for step in steps)
-        values[name] = {"median_us": 1e6 * median(times), "mean_us": 1e6 * fmean(times), "batch": batch}
+        ended = sum(len(step.finished) for step in steps)
+        values[name] = {"median_us": 1e6 * median(times), "mean_us": 1e6 * fmean(times), "batch": batch, "ended": ended}
     del values["warm-up"]
     return values
 
@@ -192,12 +199,12 @@ def _overhead_tables(records: list[Record]) -> list[Table]:
         for name in mine[0]["values"]:
             runs = [record["values"][name] for record in mine]
             stock = [record["values"]["vLLM fcfs"] for record in mine]
-            cells = [median(run[key] for run in runs) for key in ("median_us", "mean_us", "batch")]
+            cells = [median(run[key] for run in runs) for key in ("median_us", "mean_us", "batch", "ended")]
             ratios = [
                 median(run[key] / base[key] for run, base in zip(runs, stock, strict=True)) for key in ("median_us", "mean_us")
             ]
             rows.append([seats, name, *cells, *ratios])
-    columns = ["seats", "scheduler", "median us", "mean us", "mean batch", "median ratio", "mean ratio"]
+    columns = ["seats", "scheduler", "median us", "mean us", "mean batch", "ended", "median ratio", "mean ratio"]
     return [Table(f"processor time of deciding a step, about {WAITING:,} requests waiting", columns, rows)]
 
 
@@ -210,21 +217,24 @@ def _fit(params: Params) -> dict[str, Any]:
     from opt.plugins.small import TINY, backlog
     from opt.plugins.vllm.serve import serve
 
-    shape = TINY | EIGHT_LAYERS | {"num_key_value_heads": 8, "head_dim": 64}
-    serve(backlog(8, BLOCKS, BLOCK), None, shape=shape)
+    how: dict[str, Any] = {"shape": TINY | EIGHT_LAYERS, "processor": True}
+    serve(backlog(8, BLOCKS, BLOCK), None, **how)
     seen, unseen = (backlog(REQUESTS, BLOCKS, BLOCK, 100 + 2 * params["seed"] + k) for k in range(2))
-    first, second = (serve(instance, None, shape=shape) for instance in (seen, unseen))
+    first, second = (serve(instance, None, **how) for instance in (seen, unseen))
     # Only now: vLLM does not start in a process that has loaded numba.
     from opt.fit.log import read_log, write_log
     from opt.fit.models import fit_log
     from opt.sim.config import EngineConfig
     from opt.sim.door import simulate
 
-    limit = float(np.quantile([seconds for _, seconds in first.iterations], 0.97))  # a shared machine stalls now and then
-    rows = [row for row in first.iterations if row[1] <= limit]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log.jsonl"
-        write_log(rows, path, machine={"gpu": "CPU, one thread", "model": "random Llama, 8 layers"}, origin={"source": "vLLM"})
+        write_log(
+            first.iterations,
+            path,
+            machine={"gpu": "CPU, one thread", "model": "random Llama, 8 layers"},
+            origin={"source": "vLLM"},
+        )
         cost = fit_log([read_log(path)], "linear", name="cpu")
     config = EngineConfig(block_size=BLOCK, token_budget=512, max_running=16, prefix_cache=False)
     timeline = simulate(unseen, "vllm-fcfs", cost, engine=config)
@@ -269,6 +279,7 @@ PARTS = {
     "serve": (_serve_tasks, _serve, _serve_tables),
     "overhead": (_overhead_tasks, _overhead, _overhead_tables),
     "fit": (_fit_tasks, _fit, _fit_tables),
+    **engines_vllm.PARTS,
     **engines_sglang.PARTS,
 }
 

@@ -14,16 +14,19 @@
 | FeatherAnalytic | groups of common prefixes, weighed by the cost model (`opt.serve.feather.analytic`) |
 | FeatherBandit | groups of common prefixes, by Feather's bandit; FeatherSeeded: the bandit on top of the analytic former |
 
-All admit head of line with the exact look-ahead (`opt.plugins.lookahead`), so that nobody is preempted while outputs come
-as expected. Expected outputs: the hint `kvopt_output` in the request's extra arguments (over HTTP:
-`"vllm_xargs": {"kvopt_output": 120}`; in Python: `SamplingParams(extra_args={"kvopt_output": 120})`), else what
+All admit with the exact look-ahead (`opt.plugins.lookahead`), so that nobody is preempted while outputs come as expected; the
+formers of groups choose whom, the others go head of line. Who has waited longer than `patience_s` goes first; with groups,
+nobody who came so much later goes before them. Expected outputs: the hint `kvopt_output` in the request's extra arguments
+(over HTTP: `"vllm_xargs": {"kvopt_output": 120}`; in Python: `SamplingParams(extra_args={"kvopt_output": 120})`), else what
 `opt.plugins.lengths` states. Targets for budgets: `kvopt_tpot_s` in the same place.
-Settings (`opt.plugins.settings`): `--additional-config '{"kvopt": {"patience_s": 60}}'`.
+Settings (`opt.plugins.settings`): `--additional-config '{"kvopt": {"patience_s": 60}}'`. Budgets need `cost`, groups need `cost`
+and `locality`.
 
 Tested with vLLM 0.32. vLLM calls its scheduler interface internal, so other versions are refused. The classes extend the
 synchronous scheduler: with them vLLM switches asynchronous scheduling off, and says so. Not supported, and refused at the
 start: `--scheduling-policy priority`, models with several kinds of KV cache, more than one pipeline stage.
-In Python, start vLLM before anything that loads numba (`opt.simulate`, most solvers): vLLM 0.32 fails to start after it.
+In Python, on a CPU, start vLLM before anything that loads numba (`opt.simulate`, most solvers, and of these classes SortedF, the
+budgets and the groups): vLLM 0.32 fails to start after it. Servers load the scheduler after the model, so they are safe.
 """
 
 from __future__ import annotations
