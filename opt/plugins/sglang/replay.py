@@ -51,7 +51,8 @@ def replay(
     here = _steps(timeline)
     there = [(int(load.prefill_tokens), int(load.prefill_sequences), int(load.decodes)) for load, _ in run.iterations]
     equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(there, here, strict=False)))
-    return Replay(len(there), equal, *(steps[equal] if equal < len(steps) else None for steps in (there, here)), timeline)
+    theirs, ours = (steps[equal] if equal < len(steps) else None for steps in (there, here))
+    return Replay(len(there), equal, theirs, ours, timeline)
 
 
 def _steps(timeline: Timeline) -> list[Step]:

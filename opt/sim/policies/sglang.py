@@ -102,7 +102,7 @@ class Loop:
             self.full = False
 
     def _prefill(self, view: View, batch: Batch) -> None:
-        partial = view.partial()
+        partial, block = view.partial(), view.config.block_size  # a block for rounding goes with every prompt
         if batch.seats <= 0 and not partial:
             self.full = True
             return
@@ -112,11 +112,12 @@ class Loop:
             need = view.needs(i)
             if not self._add(view, batch, i) or batch.chunks[-1][2] < need:
                 return  # one prompt at a time is cut
-        ahead = _to_come(view, view.running)
-        room = view.memory[0] - self.ratio * float(ahead.sum())
+        joined = np.isin(view.running, partial, invert=True)
+        room = view.memory[0] - self.ratio * float(_to_come(view, view.running[joined]).sum())
+        room -= float(_announced(view, np.array(partial, np.int64)).sum()) + len(partial) * block
         for i in line if batch.budget > 0 else ():
             need = view.needs(i)
-            wanted = need + int(_to_come(view, np.array([i]))[0]) + view.config.block_size  # a block for rounding
+            wanted = need + int(_to_come(view, np.array([i]))[0]) + block
             alone = not len(view.running)
             if (wanted >= room and not alone) or batch.seats <= 0:
                 self.full = busy
@@ -126,7 +127,7 @@ class Loop:
             if not added or left - batch.budget < need:
                 self.full = not added and busy
                 return
-            room -= wanted
+            room -= need + int(_announced(view, np.array([i]))[0]) + block
 
     def _add(self, view: View, batch: Batch, i: int) -> bool:
         if self.dated:
@@ -166,6 +167,12 @@ def _to_come(view: View, who: IntArray) -> IntArray:
     expected = view.requests.expected[who]
     left = np.maximum(expected - view.progress.produced[who], 0)
     return np.where(expected == ABSENT, CLIP, np.minimum(left, CLIP)).astype(np.int64)
+
+
+def _announced(view: View, who: IntArray) -> IntArray:
+    """Return the announced tokens, clipped: what the engine sets aside for a newcomer, also for one that was retracted."""
+    expected = view.requests.expected[who]
+    return np.where(expected == ABSENT, CLIP, np.minimum(expected, CLIP)).astype(np.int64)
 
 
 def _queue(loop: Loop, view: View) -> Iterator[int]:
