@@ -92,13 +92,15 @@ def test_a_random_order_is_random_and_stays():
 @needs_sglang
 @pytest.mark.timeout(900)
 def test_sglang_serves_a_backlog_in_our_order(tmp_path):
-    """40 requests of mixed lengths, twice: the same tokens, earlier on the mean; and the log can be fitted."""
+    """40 requests of mixed lengths: the same tokens, earlier on the mean. The log can be read, and what SGLang does by itself
+    our engine does too, iteration by iteration."""
     from opt.fit.log import read_log
+    from opt.plugins.sglang.replay import replay
     from opt.plugins.sglang.serve import serve
     from opt.plugins.small import backlog
 
     load = backlog(40, 24, 32)
-    (stock,) = serve([load])
+    (stock,) = serve([load], overlap=False)
     first, again = serve([load, load], "svf", log=str(tmp_path / "log.jsonl"))
     assert [len(tokens) for tokens in stock.tokens] == load.output.tolist()
     assert stock.tokens == first.tokens == again.tokens
@@ -108,6 +110,9 @@ def test_sglang_serves_a_backlog_in_our_order(tmp_path):
     log = read_log(tmp_path / "log.jsonl")
     assert len(log.iterations.seconds) >= 2 * len(first.iterations)
     assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])["origin"] == {"source": "SGLang"}
+    found = replay(stock, load, "fcfs")
+    assert found.iterations == found.equal > 300, found
+    assert found.timeline.e2e_s.tolist() == stock.finished_at
 
 
 HOOK = """

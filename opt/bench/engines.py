@@ -10,7 +10,7 @@ Parts:
     overhead  processor time of deciding a step with 1,000 requests waiting, in one process
     fit       an iteration log of vLLM on an eight-layer model, in processor time, fitted, and replayed by our engine
     groups, deadline         see `opt.bench.engines_vllm`
-    policy, trees, sglang    see `opt.bench.engines_sglang`
+    policy, replay, log, trees, sglang    see `opt.bench.engines_sglang`
 """
 
 from __future__ import annotations

@@ -3,19 +3,24 @@
 Parts:
     policy    SGLang's sorting of its queue beside our policies of the same names, whenever one of our runs asks for an order
     trees     prefix trees: SGLang's beside ours, the same prompts, hit lengths compared
+    replay    SGLang without overlap beside our engine under the policy of the same name: every iteration compared
+    log       an iteration log of SGLang on an eight-layer model, in processor time, fitted, and other runs replayed with it
     sglang    SGLang on backlogs with some common prefixes: its own policies and our orders, one start for each
 """
 
 from __future__ import annotations
 
 import json
+import tempfile
 from hashlib import sha256
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 
 from opt.bench.runner import Params, Record, Table, grouped
+from opt.core.cost import CostModel, Load
 from opt.core.instance import Instance
 
 __all__ = ["PARTS"]
@@ -141,7 +146,104 @@ def _sglang_tables(records: list[Record]) -> list[Table]:
     return [Table(title, [*columns, "iterations", "retractions", "cached tokens", "same tokens"], rows)]
 
 
+REPLAYED = [("fcfs", 16, 512), ("fcfs", 6, 128), ("lof", 16, 512)]  # SGLang's policy, seats, tokens in a step
+
+
+def _replay_tasks(seeds: int) -> list[Params]:
+    names = ("policy", "seats", "budget")
+    return [{"part": "replay", **dict(zip(names, kind, strict=True)), "seeds": seeds} for kind in REPLAYED]
+
+
+def _replay(params: Params) -> dict[str, Any]:
+    """Serve some backlogs with the real engine and with ours."""
+    from opt.plugins.sglang.replay import replay
+    from opt.plugins.sglang.serve import serve
+    from opt.plugins.small import backlog
+
+    policy, how = params["policy"], {"seats": params["seats"], "budget": params["budget"]}
+    backlogs = [backlog(REQUESTS, MEMORY // 32, 32, seed) for seed in range(params["seeds"])]
+    runs = []
+    for instance, run in zip(backlogs, serve(backlogs, policy=policy, overlap=False, **how), strict=True):
+        found = replay(run, instance, policy, **how)
+        ends = (fmean(run.finished_at), float(found.timeline.e2e_s.mean()))
+        runs.append(
+            {
+                "iterations": found.iterations,
+                "equal": found.equal,
+                "retractions": run.retractions,
+                "end": ends[0],
+                "replayed_end": ends[1],
+                "there": found.there,
+                "here": found.here,
+            }
+        )
+    return {"runs": runs}
+
+
+def _replay_tables(records: list[Record]) -> list[Table]:
+    rows = []
+    for record in records:
+        runs = record["values"]["runs"]
+        sums = [sum(run[key] for run in runs) for key in ("iterations", "equal", "retractions")]
+        whole = sum(run["equal"] == run["iterations"] and run["here"] is None for run in runs)
+        early = sum(run["equal"] < run["iterations"] and not run["retractions"] for run in runs)
+        worst = max(abs(run["replayed_end"] / run["end"] - 1) for run in runs)
+        cells = [record["params"][key] for key in ("policy", "seats", "budget")]
+        rows.append([*cells, len(runs), *sums, whole, early, worst])
+    columns = ["policy", "seats", "tokens", "backlogs", "iterations", "equal from the first on", "retractions", "equal backlogs"]
+    rest = ["different without retractions", "largest error of mean end"]
+    return [Table("SGLang's iterations and ours", [*columns, *rest], rows)]
+
+
+def _log_tasks(seeds: int) -> list[Params]:
+    return [{"part": "log", "seeds": seeds}]
+
+
+def _log(params: Params) -> dict[str, Any]:
+    """Fit the log of each backlog, and replay another one that the fit has not seen."""
+    from opt.bench.engines_vllm import EIGHT_LAYERS
+    from opt.plugins.sglang.replay import replay
+    from opt.plugins.sglang.serve import serve
+    from opt.plugins.small import TINY, backlog
+
+    backlogs = [backlog(REQUESTS, MEMORY // 32, 32, 100 + seed) for seed in range(2 * params["seeds"])]
+    served = serve(backlogs, overlap=False, shape=TINY | EIGHT_LAYERS)
+    runs = []
+    for k in range(0, len(backlogs), 2):
+        cost = _fitted(served[k].busy_iterations)
+        found = replay(served[k + 1], backlogs[k + 1], "fcfs", cost=cost)
+        real, ours = fmean(served[k + 1].busy_s), float(found.timeline.e2e_s.mean())
+        figures = {"iterations": found.iterations, "equal": found.equal, "latency_s": real, "replayed_s": ours}
+        runs.append({**figures, "error": ours / real - 1, "held_out": cost.error.get("held_out")})
+    return {"runs": runs}
+
+
+def _fitted(rows: list[tuple[Load, float]]) -> CostModel:
+    """Return the cost model that `kvopt fit` makes of a log."""
+    from opt.fit.log import read_log, write_log
+    from opt.fit.models import fit_log
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log.jsonl"
+        machine = {"gpu": "CPU, one thread", "model": "random Llama, 8 layers"}
+        write_log(rows, path, machine=machine, origin={"source": "SGLang"})
+        return fit_log([read_log(path)], "linear", name="cpu")
+
+
+def _log_tables(records: list[Record]) -> list[Table]:
+    rows = []
+    for k, run in enumerate(run for record in records for run in record["values"]["runs"]):
+        held = run["held_out"] or {}
+        rows.append(
+            [k, held.get("median"), held.get("p95"), *(run[key] for key in ("iterations", "equal", "latency_s", "error"))]
+        )
+    columns = ["pair", "held-out median", "held-out P95", "iterations", "equal", "mean latency s, processor", "error"]
+    return [Table("SGLang on eight layers: its log fitted, a run that the fit has not seen replayed", columns, rows)]
+
+
 PARTS = {
+    "replay": (_replay_tasks, _replay, _replay_tables),
+    "log": (_log_tasks, _log, _log_tables),
     "policy": (_policy_tasks, _policy, _policy_tables),
     "trees": (_trees_tasks, _trees, _trees_tables),
     "sglang": (_sglang_tasks, _sglang, _sglang_tables),

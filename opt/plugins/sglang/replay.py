@@ -14,6 +14,7 @@ from opt.sim.timeline import Timeline
 
 __all__ = ["Replay", "replay"]
 
+COUNTED = CostModel("iterations", "linear", {"base": 1.0})
 Step = tuple[int, int, int]  # prompt tokens, chunks, decodes
 
 
@@ -36,7 +37,7 @@ class Replay:
 
 
 def replay(
-    run: Served, instance: Instance, policy: str, *, seats: int = 16, budget: int = 512, cost: str | CostModel = "unit"
+    run: Served, instance: Instance, policy: str, *, seats: int = 16, budget: int = 512, cost: CostModel = COUNTED
 ) -> Replay:
     """Serve a backlog that SGLang has served without overlap with our engine, and compare every iteration.
 
@@ -44,7 +45,7 @@ def replay(
         run, instance: what SGLang did with which requests.
         policy: SGLang's `schedule_policy`.
         seats, budget: as in `opt.plugins.sglang.serve.serve`.
-        cost: what iterations take here; it does not change a backlog's order.
+        cost: what iterations take here, by default a second each; it does not change the order of a backlog.
     """
     config = SGLANG.replace(token_budget=budget, max_running=seats)
     timeline = simulate(instance, f"sglang-{policy}", cost, engine=config)

@@ -48,6 +48,7 @@ class Served:
         retractions: how often a request lost its memory.
         cached: (n,) tokens of its prompt that it found in the prefix cache.
         iterations: their loads and seconds.
+        busy_iterations: the same in processor time of the scheduler's process.
     """
 
     tokens: list[list[int]]
@@ -57,6 +58,7 @@ class Served:
     retractions: int
     cached: list[int]
     iterations: list[tuple[Load, float]]
+    busy_iterations: list[tuple[Load, float]]
 
 
 def serve(
@@ -136,7 +138,8 @@ def _served(answers: list[dict[str, Any]], run: int, steps: list[dict[str, Any]]
     ends = {name: at for at, step in reversed(list(enumerate(steps))) for name in step["finished"]}
     first = 1 + max((at for name, at in ends.items() if int(name.partition("-")[0]) < run), default=-1)
     mine = steps[first : max(ends[name] for name in names) + 1]
-    begun = mine[0]["busy"] - mine[0]["seconds"]
+    stamps = [step["busy"] for step in mine]
+    begun = stamps[0] - mine[0]["seconds"]  # SGLang's process is busy while it waits for work, too
     return Served(
         [answer["output_ids"] for answer in answers],
         [answer["meta_info"]["e2e_latency"] for answer in answers],
@@ -145,6 +148,7 @@ def _served(answers: list[dict[str, Any]], run: int, steps: list[dict[str, Any]]
         sum(answer["meta_info"]["num_retractions"] for answer in answers),
         [answer["meta_info"]["cached_tokens"] for answer in answers],
         [(Load(*step["load"]), step["seconds"]) for step in mine],
+        [(Load(*step["load"]), step["busy"] - before) for step, before in zip(mine, [begun, *stamps[:-1]], strict=True)],
     )
 
 

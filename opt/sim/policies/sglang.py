@@ -12,7 +12,8 @@ who shares 32 tokens or more with an earlier waiting request while the cache has
 `lof` longest announced output first; `random` by seed.
 
 `opt.plugins.sglang.oracle` holds `lpm` and `dfs-weight` against SGLang's own code. Differences from the engine itself:
-    - Retracted requests keep the place of their arrival in the queue.
+    - Retracted requests keep the place of their arrival in the queue, and find all their tokens again whose place was not
+      needed; in the engine their prompts alone.
     - Outputs do not enter the prefix cache. Of prompts whole units do, at once: prompts of one step share what the first
       of them computes.
     - Under `dfs-weight`, requests with the same cached prefix go by arrival, where the engine keeps them as sorted last,
