@@ -92,8 +92,10 @@ def test_a_random_order_is_random_and_stays():
 @needs_sglang
 @pytest.mark.timeout(900)
 def test_sglang_serves_a_backlog_in_our_order(tmp_path):
-    """40 requests of mixed lengths: the same tokens, earlier on the mean. The log can be read, and what SGLang does by itself
-    our engine does too, iteration by iteration."""
+    """40 requests of mixed lengths: the same tokens, earlier on the mean, and later where hints are upside down.
+
+    The log can be read. What SGLang does by itself our engine does too, iteration by iteration.
+    """
     from opt.fit.log import read_log
     from opt.plugins.sglang.replay import replay
     from opt.plugins.sglang.serve import serve
@@ -101,11 +103,12 @@ def test_sglang_serves_a_backlog_in_our_order(tmp_path):
 
     load = backlog(40, 24, 32)
     (stock,) = serve([load], overlap=False)
-    first, again = serve([load, load], "svf", log=str(tmp_path / "log.jsonl"))
+    told, wrong = load.output.tolist(), (150 - load.output).tolist()
+    first, again, misled = serve([load] * 3, "svf", hints=[told, told, wrong], log=str(tmp_path / "log.jsonl"))
     assert [len(tokens) for tokens in stock.tokens] == load.output.tolist()
-    assert stock.tokens == first.tokens == again.tokens
+    assert stock.tokens == first.tokens == again.tokens == misled.tokens
     assert first.finished_at == again.finished_at
-    assert sum(first.finished_at) < 0.7 * sum(stock.finished_at)
+    assert sum(first.finished_at) < 0.7 * sum(stock.finished_at) < sum(misled.finished_at)
     assert sum(row.prefill_tokens for row, _ in first.iterations) == load.prompt.sum()
     log = read_log(tmp_path / "log.jsonl")
     assert len(log.iterations.seconds) >= 2 * len(first.iterations)

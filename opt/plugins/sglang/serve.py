@@ -65,6 +65,7 @@ def serve(
     backlogs: Sequence[Instance],
     order: str = "",
     *,
+    hints: Sequence[Sequence[int]] | None = None,
     policy: str = "fcfs",
     seats: int = 16,
     budget: int = 512,
@@ -82,6 +83,7 @@ def serve(
     Args:
         backlogs: the requests; the pool has the memory of the first.
         order: ours, as in `KVOPT_SGLANG_ORDER`; none leaves SGLang as it is.
+        hints: for each backlog, (n,) expected outputs; the true ones by default.
         policy, seats, budget: SGLang's `schedule_policy`, `max_running_requests`, `chunked_prefill_size`.
         prefix_cache: whether prefixes are kept.
         overlap: whether SGLang prepares a step before it has the results of the one before, as it does by default.
@@ -103,7 +105,9 @@ def serve(
             "disable_radix_cache": not prefix_cache,
             "disable_overlap_schedule": not overlap,
         }
-        runs = [_requests(instance) for instance in [backlogs[0].take(range(min(8, backlogs[0].n))), *backlogs]]
+        told = [instance.output.tolist() for instance in backlogs] if hints is None else [list(row) for row in hints]
+        first = backlogs[0].take(range(min(8, backlogs[0].n)))
+        runs = [_requests(*run) for run in [(first, told[0]), *zip(backlogs, told, strict=True)]]
         (folder / TASK).write_text(json.dumps({"engine": engine, "runs": runs}))
         script = folder / "served.py"
         script.write_text(SCRIPT)
@@ -123,7 +127,7 @@ def serve(
     return [_served(run, k, steps) for k, run in enumerate(answers) if k]  # the first one warms up
 
 
-def _requests(instance: Instance) -> dict[str, Any]:
+def _requests(instance: Instance, hints: list[int]) -> dict[str, Any]:
     return {
         "input_ids": [prompt_tokens(instance, i) for i in range(instance.n)],
         "sampling_params": [
