@@ -42,7 +42,9 @@ def test_the_source_archive_holds_what_builds_tests_and_explains_it(tmp_path):
     with tarfile.open(path) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     written = {"README.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "Makefile", "pyproject.toml", ".gitignore", "PKG-INFO"}
-    assert names - written == {name for name in _files(*PACKAGES, "notebooks", "tests") if ".ipynb_checkpoints" not in name}
+    assert names - written == {
+        name for name in _files(*PACKAGES, "notebooks", "pictures", "tests") if ".ipynb_checkpoints" not in name
+    }
     assert written <= names
 
 
