@@ -8,8 +8,9 @@ order the waiting queue has, or where an iteration log goes:
 
 Orders: `svf` (smallest volume), `sof` or `mc-sf` (shortest expected output), `total-size`, `lof`, `best-fit`, `random`, and
 `fcfs`; without the variable SGLang's own `--schedule-policy` holds. Expected outputs: the hint `kvopt_output` in the request's
-`custom_params` (in the sampling parameters), else its limit `max_new_tokens`. Who has waited longer than
-`KVOPT_SGLANG_PATIENCE_S` (120) goes first. Admission stays SGLang's: it sets aside a share of the outputs to come by itself.
+`custom_params` (a field of OpenAI-style requests, and of sampling parameters), else its limit `max_new_tokens`. Who has
+waited longer than `KVOPT_SGLANG_PATIENCE_S` (120) goes first. Admission stays SGLang's: it sets aside a share of the outputs
+to come by itself, and all of them for requests that ignore the end of sequence.
 
 Tested with SGLang 0.5.23; with other versions, and with wrong values, SGLang ends at the start with one line that says why.
 """
