@@ -340,3 +340,16 @@ def test_a_solver_that_lies_is_caught(monkeypatch):
         monkeypatch.setitem(SOLVERS, "liar", lambda instance, *, seed, time_limit, said=proposal: said)
         with pytest.raises(CertificateError, match=message):
             solve(four(), "liar")
+
+
+def test_a_bound_that_meets_the_plan_is_not_looked_for_again(monkeypatch):
+    from opt.solvers import door
+
+    def refused(instance):
+        raise AssertionError("computed although nothing can be better")
+
+    monkeypatch.setitem(door.BOUNDS, "best", refused)
+    result = solve(four(), "portfolio")
+    assert (result.total_latency, result.status, result.proof) == (24, "optimal", "certificate")
+    with pytest.raises(AssertionError, match="although"):
+        solve(four(), "svf")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from opt.core.certify import certify, check_bound, check_mode
+from opt.core.exact import exact_sum
 from opt.core.instance import Instance
 from opt.core.model import Bound, KvMode, Proposal, Result
 from opt.solvers.bounds import BOUNDS, shared_mean_busy_time, trivial
@@ -70,6 +71,8 @@ def solve(
         proposal = _for_shared(proposal)
     if bound == "best" and kv == "separate" and proposal.stop_reason == "interrupted":
         bound = "mean-busy-time"  # whoever pressed Ctrl-C does not wait for a sharper bound
+    if bound == "best" and _met(instance, proposal):
+        bound = proposal.bound  # none can be better
     held_against = lower_bound(instance, bound, kv=kv) if isinstance(bound, str) else bound
     return certify(instance, proposal, solver=solver, bound=held_against, seconds=seconds, seed=int(seed), params=params)
 
@@ -91,6 +94,13 @@ def lower_bound(instance: Instance, name: str = "best", *, kv: KvMode = "separat
     found = _best_shared(instance) if name == "best" and kv == "shared" else compute(instance)
     check_bound(instance, found, kv=kv)
     return found
+
+
+def _met(instance: Instance, proposal: Proposal) -> bool:
+    """Return whether a proposal says that its bound meets its plan; `certify` decides."""
+    if proposal.start is None or proposal.bound is None:
+        return False
+    return proposal.bound.ceil >= exact_sum(proposal.start + instance.output - instance.arrival)
 
 
 def _best_shared(instance: Instance) -> Bound:

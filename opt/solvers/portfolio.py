@@ -40,7 +40,7 @@ MEMBERS = (  # strongest first, so that a short time limit keeps the best of the
     *("total-size", "total-size-skip", "sof", "fcfs-pack", "best-fit-skip", "best-fit-pack", "fcfs"),
 )
 LARGE = 200_000  # requests from which a member runs only if there is time for it, by the time that `svf` took
-COSTS = {  # of a member, in runs of `svf`, on 100,000 requests; none of the others takes much longer than that
+COSTS = {  # of a member, or of what `guided` must do, in runs of `svf`, on 100,000 requests; no other takes much longer than that
     "svf-pack": 6,
     "staggered": 14,
     "sorted-rate": 14,
@@ -55,6 +55,7 @@ COSTS = {  # of a member, in runs of `svf`, on 100,000 requests; none of the oth
     "fcfs-pack": 4,
     "best-fit-skip": 40,
     "best-fit-pack": 5,
+    "guided": 30,
 }
 MEMBERS_SHARE = 0.6  # of the time limit that constructed plans may take
 EXACT_UP_TO = 20  # requests; beyond, a few seconds rarely prove anything
@@ -135,6 +136,7 @@ class _Run:
     stop: StopReason = "done"
     members: dict[str, int] = field(default_factory=dict)
     factors: list[int] = field(default_factory=list)
+    unit: float = 0.0  # seconds that `svf` took, where the instance is large
     stats: dict[str, Any] = field(default_factory=dict)
     begun: float = field(default_factory=time.monotonic)
 
@@ -183,9 +185,9 @@ class _Run:
         """Run the members in turn while time is left."""
         from opt.solvers.registry import SOLVERS
 
-        large, unit = self.instance.n >= LARGE, 0.0
+        large = self.instance.n >= LARGE
         for name in sorted(MEMBERS, key=lambda member: large and member != "svf"):
-            if self.start is not None and self.left(share) <= COSTS.get(name, 1) * unit:
+            if self.start is not None and self.left(share) <= COSTS.get(name, 1) * self.unit:
                 self.stop = "time_limit"
                 continue
             solver = SOLVERS[name]
@@ -193,7 +195,8 @@ class _Run:
             taken = {key: value for key, value in params.items() if key in known}
             begun = time.monotonic()
             found = solver(self.instance, seed=self.seed, time_limit=None, **taken)
-            unit = time.monotonic() - begun if large and not unit else unit
+            if large and not self.unit:
+                self.unit = time.monotonic() - begun
             if found.start is None:
                 continue
             self.offer(found.start, name)
@@ -221,7 +224,7 @@ class _Run:
         from opt.solvers.guided import guided
 
         seconds = GUIDED_SHARE * self.left()
-        if seconds > 0:
+        if seconds > COSTS["guided"] * self.unit:
             found = guided(self.instance, seed=self.seed, time_limit=None if math.isinf(seconds) else seconds)
             self.offer(found.start, "guided")
 
