@@ -42,6 +42,7 @@ CLOCKED = frozenset({"p50_ms", "p99_ms", "max_ms"})
 # What a decision costs.
 
 COUNTS = (10, 100, 1000, 3000)
+LATER = 300  # requests that come one by one, and whose decisions are timed
 TIMED = (OURS, "kairos", "joint-least-ttft")
 
 
@@ -56,13 +57,35 @@ def cost(params: Params) -> dict[str, Any]:
     from opt.serve.cluster import Node, Pools, simulate_pools
     from opt.sim.config import EngineConfig
 
-    config, queued, later = EngineConfig(token_budget=BUDGET), params["queued"], 300
+    config = EngineConfig(token_budget=BUDGET)
     nodes = [Node(f"{role}{k}", role, cost_model(A100), config) for role in ("prefill", "decode") for k in range(8)]
-    rng = np.random.default_rng(1)
-    n = queued + later
-    prompt = rng.lognormal(7.5, 0.8, size=n).astype(np.int64).clip(16, 16_000)
-    arrival = np.concatenate((np.zeros(queued), np.sort(rng.uniform(0.05, 1.0, later))))
+    whole = _rush(params["queued"])
     spent: list[tuple[int, float]] = []
+    for count in (20, whole.n):  # the first run compiles
+        spent.clear()
+        simulate_pools(whole.take(np.arange(count)), Pools(tuple(nodes)), params["router"], wrap=_timed(spent))
+    seconds = np.array([cell for _, cell in spent[:LATER]])
+    p50, p99 = np.quantile(seconds, [0.5, 0.99])
+    return {
+        "p50_ms": 1e3 * p50,
+        "p99_ms": 1e3 * p99,
+        "max_ms": 1e3 * seconds.max(),
+        "decisions": len(seconds),
+        "held": spent[0][0],
+    }
+
+
+def _rush(queued: int) -> Instance:
+    """Return so many requests that are there at once, and `LATER` that come within the next second."""
+    rng = np.random.default_rng(1)
+    n = queued + LATER
+    prompt = rng.lognormal(7.5, 0.8, size=n).astype(np.int64).clip(16, 16_000)
+    arrival = np.concatenate((np.zeros(queued), np.sort(rng.uniform(0.05, 1.0, LATER))))
+    return Instance(MEMORY, prompt, np.full(n, 2), arrival_s=arrival, ttft_s=np.full(n, 30.0), itl_s=np.full(n, 0.1))
+
+
+def _timed(spent: list[tuple[int, float]]) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
+    """Return what makes a router note, once the rush is in, how many requests are held and the seconds it thought."""
 
     def timed(router: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def asked(view: Any) -> Iterator[Any]:
@@ -81,27 +104,7 @@ def cost(params: Params) -> dict[str, Any]:
 
         return asked
 
-    for count in (20, n):  # the first run compiles
-        spent.clear()
-        take = np.r_[:count]
-        instance = Instance(
-            MEMORY,
-            prompt[take],
-            np.full(count, 2),
-            arrival_s=arrival[take],
-            ttft_s=np.full(count, 30.0),
-            itl_s=np.full(count, 0.1),
-        )
-        simulate_pools(instance, Pools(tuple(nodes)), params["router"], wrap=timed)
-    seconds = np.array([cell for _, cell in spent[:later]])
-    p50, p99 = np.quantile(seconds, [0.5, 0.99])
-    return {
-        "p50_ms": 1e3 * p50,
-        "p99_ms": 1e3 * p99,
-        "max_ms": 1e3 * seconds.max(),
-        "decisions": len(seconds),
-        "held": spent[0][0],
-    }
+    return timed
 
 
 def cost_tables(records: list[Record]) -> list[Table]:

@@ -24,7 +24,18 @@ from opt.core.errors import InstanceError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Outcome", "Picture", "Record", "Section", "Suite", "Table", "repeatable", "run_suite"]
+__all__ = [
+    "Outcome",
+    "Picture",
+    "Record",
+    "Section",
+    "Suite",
+    "Table",
+    "grouped",
+    "median_of",
+    "repeatable",
+    "run_suite",
+]
 
 Params: TypeAlias = dict[str, Any]
 Record: TypeAlias = dict[str, Any]

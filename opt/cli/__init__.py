@@ -21,7 +21,7 @@ from opt.cli.proving import prove
 from opt.cli.simulating import simulate
 from opt.cli.solving import bound, compare_files, solve, verify
 
-__all__ = ["cli", "main"]
+__all__ = ["cli", "main", "run"]
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 

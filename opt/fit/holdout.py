@@ -21,7 +21,7 @@ from opt.fit.fitting import fit_iterations
 from opt.fit.iterations import KINDS, Iterations, compose, halves
 from opt.fit.operators import Operators
 
-__all__ = ["PAIRS", "SPLITS", "Errors", "held_out", "held_out_log"]
+__all__ = ["PAIRS", "SPLITS", "Errors", "errors_of", "held_out", "held_out_log"]
 
 SPLITS = 4
 PAIRS = 2000  # mixed iterations of a split, where prefill and decode were measured apart

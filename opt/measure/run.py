@@ -32,7 +32,7 @@ SHARE = 0.7  # of the memory that weights leave, for the KV cache
 CPU_CACHE = 2**30  # bytes of KV cache on a CPU, at most
 
 # What a driver adds to the name of a chip.
-BOARD = re.compile(r"nvidia|geforce|blackwell|hbm\w*|sxm\d?|pcie|nvl|server|workstation|edition", re.IGNORECASE)
+BOARD = re.compile(r"nvidia|geforce|blackwell|hbm\w*|sxm\d?|pcie|nvl|(server|workstation) edition", re.IGNORECASE)
 
 Call = Callable[[], object]
 
@@ -258,9 +258,7 @@ def _gpu(reported: str) -> str:
     >>> _gpu("NVIDIA H100 80GB HBM3"), _gpu("NVIDIA A100-SXM4-80GB"), _gpu("NVIDIA GeForce RTX 4090"), _gpu("NVIDIA H200")
     ('H100-80', 'A100-80', 'RTX-4090', 'H200-141')
     """
-    words = re.sub(
-        r"nvidia|geforce|blackwell|hbm\w*|sxm\d?|pcie|nvl|(server|workstation) edition", " ", reported, flags=re.IGNORECASE
-    )
+    words = BOARD.sub(" ", reported)
     return named({**GPUS}, "-".join(re.findall(r"[A-Za-z0-9]+", words))) or reported
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from opt.bench.runner import Params, Picture, Record, Table
 
-__all__ = ["Claim", "Verdict", "listed", "percent", "summary"]
+__all__ = ["Claim", "Verdict", "listed", "mean", "percent", "summary"]
 
 
 @dataclass(frozen=True)
