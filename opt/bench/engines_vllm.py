@@ -2,7 +2,8 @@
 
 Parts:
     groups    vLLM's real scheduler without a model: requests in groups of common prefixes, first come first served and under
-              our batch formers; and whether these decide there, step by step, what they decide in our engine
+              our batch formers; and whether these decide there, step by step, what they decide in our engine. What is left
+              without preemptions is the stated kind: vLLM's cache has a second copy of a block (`opt.sim.policies.vllm`)
     deadline  vLLM on an eight-layer model with random weights: chats and long prompts arrive by Poisson, each with a target for
               its token gaps; stock against our token budgets, with a cost model fitted to a log of the same engine. All on
               the clock of this process's processor time, so that what else runs on the machine counts little.
@@ -96,9 +97,8 @@ def _same(params: Params) -> list[dict[str, Any]]:
         own = {"cost": COST, "locality": LOCALITY, "chunk": settings["block_size"], "patience_s": 30.0}
         for former in ("analytic", "bandit", "seeded"):
             comparison = formed(instance, settings, former, own)
-            found.append(
-                {"former": former, "steps": comparison.steps, "preemptions": comparison.preemptions, "at": comparison.at}
-            )
+            figures = {"steps": comparison.steps, "preemptions": comparison.preemptions, "at": comparison.at}
+            found.append({"former": former, "documented": comparison.known, **figures})
     return found
 
 
@@ -120,11 +120,11 @@ def _same_table(records: list[Record]) -> Table:
     for former in ("analytic", "bandit", "seeded"):
         for preempting in (False, True):
             mine = [run for run in found if run["former"] == former and (run["preemptions"] > 0) == preempting]
-            equal = sum(run["at"] is None for run in mine)
+            equal, known = sum(run["at"] is None for run in mine), sum(run["documented"] for run in mine)
             steps = sum(run["steps"] if run["at"] is None else run["at"] for run in mine)
             kind = "with preemptions" if preempting else "without"
-            rows.append([former, kind, len(mine), equal, sum(run["steps"] for run in mine), steps])
-    columns = ["former", "runs", "number", "equal to our engine in all steps", "steps", "steps before the first difference"]
+            rows.append([former, kind, len(mine), equal, known, sum(run["steps"] for run in mine), steps])
+    columns = ["former", "runs", "number", "equal in all steps", "known kind", "steps", "steps before the first difference"]
     return Table("batch formers inside vLLM and in our engine, step by step", columns, rows)
 
 

@@ -52,8 +52,14 @@ class Comparison:
 
     @property
     def known(self) -> bool:
-        """Whether the difference is of the kind that `opt.sim.policies.vllm` states: vLLM's cache has a second copy."""
-        return self.what == "cached" and all(self.there[i] >= found for i, found in self.here.items() if i in self.there)
+        """Whether the difference is of the kind that `opt.sim.policies.vllm` states: vLLM's cache has a second copy.
+
+        Then somebody finds more there and nobody less, and whoever is admitted here is admitted there too.
+        """
+        if self.what != "cached" or not self.here.keys() <= self.there.keys():
+            return False
+        more = [self.there[i] - found for i, found in self.here.items()]
+        return min(more, default=0) >= 0 and max(more, default=0) > 0
 
 
 def draw(seed: int, **fixed: Any) -> tuple[Instance, dict[str, Any]]:
