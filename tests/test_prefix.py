@@ -121,6 +121,9 @@ class TreeAgainstNaive(RuleBasedStateMachine):
         assert tree.distinct_chunks == len(naive.working_set())
         assert tree.total_chunks == sum(map(len, naive.active.values()))
         assert tree.nodes == len(naive.prefixes())
+        deepest = tree.deepest()
+        pairs = [common_length(a, b) for a in naive.waiting.values() for b in naive.active.values()]
+        assert (0 if deepest is None else deepest.depth) == max(pairs, default=0)
         heaviest = tree.heaviest()
         assert (0 if heaviest is None else (heaviest.waiting - 1) * heaviest.depth) == naive.heaviest()
 

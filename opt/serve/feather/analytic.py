@@ -16,26 +16,28 @@ empty while its last members finish included (outputs as finished requests had t
 evenly up to twice their mean). A prefix that has to be computed is computed once either way; one that is in memory, but
 will not stay there since all prefixes together exceed it, adds its computation to `later`.
 
-The block with the largest `later - now` is admitted; if that is not positive the former stops. So a divergent request is
+The block with the largest `1 - now / later` is admitted; if that is not positive the former stops. So a divergent request is
 refused exactly where what it costs the running batch (a second prefix to read, a shared kernel that switches off, a
 cache that overflows) is more than its share of steps of its own; a group with few members left is let run out once
 another has gathered; small groups are mixed, since each alone would pay for whole steps. An empty batch begins with
 the block that is cheapest now, its prefix included. While some block is refused, those who are admitted pay for the steps
-after B has drained as the only ones who run then: `(1 - r / o) alone`. Else a few who keep coming to a small group, each at
-the price of a seat, would keep the engine from all the others.
+after B has drained as if nobody else ran then, `(1 - r / o) alone`, shared with the running members of their own block. Else
+a few who keep coming to a small group, each at the price of a seat, would keep the engine from all the others.
 
-Candidates are three: the block nearest to the running batch, the block with most shared tokens, and that of the oldest
-request. Where neither batch nor candidate shares anything, admission is by arrival and never stops: `vllm-fcfs`, step
-for step.
+Candidates are four: the blocks of the request that adds least to the running batch, of one that has most in common with
+somebody running, of the prefix with most shared tokens, and of the oldest request. Where neither batch nor candidate
+shares anything, admission is by arrival and never stops: `vllm-fcfs`, step for step.
 
-**Waiting is bounded.** With h the oldest waiting request, only requests that arrived up to a_h + `max_wait_s` are looked at.
-Hence *no request that arrives after a_i + max_wait_s is admitted before i*. If nobody is preempted and D is the longest
-that a request stays, somebody is admitted in every D seconds, since a drained engine takes whom it can get; so with W
-requests waiting at a_i + max_wait_s
+**Waiting is bounded.** With h the oldest waiting request, only requests are looked at that arrived within the first
+max(A, s w) seconds after it, A being `max_wait_s`, s `overtake` (below 1) and w what h has waited so far. Hence *no request
+that arrives after T = a_i + max(A, s wait(i)) is admitted before i*. If nobody is preempted and D is the longest that a
+request stays, somebody is admitted in every D seconds, since a drained engine takes whom it can get; so with W requests
+waiting at T
 
-    wait(i) <= max_wait_s + (W + 1) D.
+    wait(i) <= max(A, s wait(i)) + (W + 1) D,  that is,  wait(i) <= max(A + (W + 1) D, (W + 1) D / (1 - s)).
 
-In a burst the limit costs nothing; in a long overload it makes the former serve the queue a window at a time.
+In a burst the limit costs nothing. In a long overload, where everybody waits for minutes, s is what lets groups form at all:
+who has waited at least half as long as the oldest may go first.
 
 What it cannot know is who will come. It waits for groups to gather at the rate of recent arrivals; where a heavy rush stops
 just then, some per cent of throughput are lost to `vllm-fcfs`.
@@ -183,10 +185,12 @@ class Analytic:
     """The former; see the head of this module.
 
     Args:
-        max_wait_s: requests that arrive so much later than the oldest waiting one are not looked at.
+        max_wait_s: requests that arrive so much later than the oldest waiting one are not looked at,
+        overtake: or, if that is later, this share of the oldest one's wait so far.
     """
 
     max_wait_s: float
+    overtake: float = 0.5
 
     def fill(self, view: View, batch: Batch, tracker: Tracker) -> int:
         """Admit block after block while it pays."""
@@ -212,7 +216,8 @@ class Analytic:
         """Return the best block, and by which share of its cost it is cheaper to serve it now than later."""
         head = view.waiting.head
         assert head is not None
-        tracker.sync(view, float(view.requests.arrival_s[head]) + self.max_wait_s)
+        oldest_s = float(view.requests.arrival_s[head])
+        tracker.sync(view, oldest_s + max(self.max_wait_s, self.overtake * (view.now - oldest_s)))
         now, left = shape_and_left(view, tracker)
         blocks = list(self._candidates(view, tracker, head))
         if len(blocks) == 1 and blocks[0].node is None and now.units == now.distinct:
@@ -221,7 +226,7 @@ class Analytic:
         costs = [costs_of(scene, block) for block in blocks]
         if not now.size:
             return blocks[min(range(len(blocks)), key=lambda k: costs[k][0])], 1.0
-        best = max(range(len(blocks)), key=lambda k: costs[k][2] - costs[k][0])
+        best = max(range(len(blocks)), key=lambda k: 1 - costs[k][0] / costs[k][2])
         served, apart, later = costs[best]
         if any(cost[0] >= cost[2] for cost in costs):
             served = apart
@@ -234,10 +239,12 @@ class Analytic:
         yield oldest
         if len(tree.waiting) == 1:
             return
-        nearest, heaviest = tree.select(), tree.heaviest()
-        others = {nearest[0] if nearest is not None else None, tree.first(heaviest) if heaviest is not None else None}
-        for i in others - {None, head}:
-            assert i is not None
+        nearest = tree.select()
+        others = [None if nearest is None else nearest[0]]
+        others += [None if node is None else tree.first(node) for node in (tree.deepest(), tree.heaviest())]
+        for i in dict.fromkeys(others):
+            if i is None or i == head:
+                continue
             block = block_of(view, tracker, i)
             if block.node is not None and block.node is not oldest.node:
                 yield block

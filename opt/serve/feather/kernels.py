@@ -141,7 +141,9 @@ def block_costs(
     each = _joining(c, engine, now, step, joining, room, most, shared, held, own, length, common)
     left = min(left, output)
     begun, rest = left * each, 1.0 - left / output
-    return begun + rest * min(alone, mixed), begun + rest * alone, min(later, mixed), turn
+    fellows = max(1.0, min(min(part, engine[SEATS]), (engine[MEMORY] - prefix) // private))
+    apart = _alone(c, engine, outputs, output, fellows, part, shared, own, length)  # with those of the block who run
+    return begun + rest * min(alone, mixed), begun + rest * apart, min(later, mixed), turn
 
 
 @compiled

@@ -14,7 +14,7 @@ from opt.sim.workload import Requests
 
 __all__ = ["MAX_WAIT_S", "analytic", "bandit", "oracle", "plain", "seeded"]
 
-MAX_WAIT_S = 30.0
+MAX_WAIT_S, OVERTAKE = 30.0, 0.5
 
 
 def _policy(former: Former, requests: Requests, name: str) -> Policy:
@@ -38,17 +38,23 @@ def oracle(requests: Requests, config: EngineConfig, *, seed: int = 0) -> Policy
     return _policy(Oracle(requests.client or (None,) * requests.n), requests, "feather-oracle")
 
 
-def analytic(requests: Requests, config: EngineConfig, *, seed: int = 0, max_wait_s: float = MAX_WAIT_S) -> Policy:
+def analytic(
+    requests: Requests, config: EngineConfig, *, seed: int = 0, max_wait_s: float = MAX_WAIT_S, overtake: float = OVERTAKE
+) -> Policy:
     """Return the former that weighs groups by the cost model; see `opt.serve.feather.analytic`."""
-    return _policy(Analytic(_age(max_wait_s)), requests, "feather-analytic")
+    return _policy(_analytic(max_wait_s, overtake), requests, "feather-analytic")
 
 
-def seeded(requests: Requests, config: EngineConfig, *, seed: int = 0, max_wait_s: float = MAX_WAIT_S) -> Policy:
+def seeded(
+    requests: Requests, config: EngineConfig, *, seed: int = 0, max_wait_s: float = MAX_WAIT_S, overtake: float = OVERTAKE
+) -> Policy:
     """Return the bandit that starts from the analytic decisions; see `opt.serve.feather.seeded`."""
-    return _policy(Seeded(Analytic(_age(max_wait_s))), requests, "feather-seeded")
+    return _policy(Seeded(_analytic(max_wait_s, overtake)), requests, "feather-seeded")
 
 
-def _age(max_wait_s: float) -> float:
+def _analytic(max_wait_s: float, overtake: float) -> Analytic:
     if not max_wait_s > 0:
         raise ValueError(f"max_wait_s = {max_wait_s}: must be above 0 seconds")
-    return float(max_wait_s)
+    if not 0 <= overtake < 1:
+        raise ValueError(f"overtake = {overtake}: must be at least 0 and below 1, or nobody's wait is bounded")
+    return Analytic(float(max_wait_s), float(overtake))

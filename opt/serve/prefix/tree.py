@@ -77,7 +77,8 @@ class ChunkedHashTree:
         # Heaps of nodes by what they promise at best: one valid entry for each node, others are passed over.
         self._nearest: list[tuple[int, int, int, Node]] = []  # (missing, request, serial, working node)
         self._heaviest: list[tuple[int, int, Node]] = []  # (-weight, serial, node)
-        self._limits = [SLACK, SLACK]
+        self._deepest: list[tuple[int, int, Node]] = []  # (-depth, serial, working node with waiting requests)
+        self._limits = [SLACK, SLACK, SLACK]
 
     def __contains__(self, i: int) -> bool:
         return i in self.waiting or i in self.active
@@ -127,6 +128,8 @@ class ChunkedHashTree:
         upper.refs, upper.waiting, upper.least = node.refs, node.waiting, node.least.copy()
         if upper.refs:
             self._offer(upper, self._least(upper))
+            if upper.waiting:
+                heappush(self._deepest, (-upper.depth, upper.serial, upper))
         return upper
 
     def _enqueue(self, i: int, end: Node) -> None:
@@ -144,6 +147,8 @@ class ChunkedHashTree:
                 self._offer(node, entry)
             if len(heap) > 2 * count + SLACK:
                 self._compact(node)
+            if count == 1 and node.refs:
+                heappush(self._deepest, (-node.depth, node.serial, node))
             weight = (count - 1) * node.depth
             if count != known and weight > node.weight:  # of nodes with the same requests the deepest weighs most
                 node.weight = weight
@@ -171,6 +176,8 @@ class ChunkedHashTree:
             if node.refs == 1 and node.parent is not None:
                 self.distinct_chunks += len(node.keys)
                 self._offer(node, self._least(node))
+                if node.waiting:
+                    heappush(self._deepest, (-node.depth, node.serial, node))
             node = node.parent
 
     def _offer(self, node: Node, found: Entry | None) -> None:
@@ -258,6 +265,16 @@ class ChunkedHashTree:
                 heapreplace(heap, (-now, serial, node))
         return None
 
+    def deepest(self) -> Node | None:
+        """Return the longest prefix that an active and a waiting request have in common; None if there is none."""
+        heap = self._deepest
+        while heap:
+            node = heap[0][2]
+            if node.refs and node.waiting and node.depth:
+                return node
+            heappop(heap)
+        return None
+
     def missing(self, i: int) -> int:
         """Return how many chunks of a waiting request are not in the working set."""
         end = self.waiting[i]
@@ -312,7 +329,7 @@ class ChunkedHashTree:
         heapify(node.least)
 
     def _trim(self) -> None:
-        """Rebuild the two heaps over nodes when they have doubled."""
+        """Rebuild the heaps over nodes when they have doubled."""
         if len(self._nearest) > self._limits[0]:
             self._nearest = [entry for entry in self._nearest if _stands(entry[3], entry[:2])]
             heapify(self._nearest)
@@ -321,6 +338,10 @@ class ChunkedHashTree:
             self._heaviest = [entry for entry in self._heaviest if _weighs(entry[2], -entry[0])]
             heapify(self._heaviest)
             self._limits[1] = 2 * len(self._heaviest) + SLACK
+        if len(self._deepest) > self._limits[2]:
+            self._deepest = list({entry[1]: entry for entry in self._deepest if entry[2].refs and entry[2].waiting}.values())
+            heapify(self._deepest)
+            self._limits[2] = 2 * len(self._deepest) + SLACK
 
 
 def _stands(node: Node, key: tuple[int, int]) -> bool:
