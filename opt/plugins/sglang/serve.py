@@ -107,7 +107,7 @@ def serve(
         }
         told = [instance.output.tolist() for instance in backlogs] if hints is None else [list(row) for row in hints]
         first = backlogs[0].take(range(min(8, backlogs[0].n)))
-        runs = [_requests(*run) for run in [(first, told[0]), *zip(backlogs, told, strict=True)]]
+        runs = [_requests(*run) for run in [(first, told[0][: first.n]), *zip(backlogs, told, strict=True)]]
         (folder / TASK).write_text(json.dumps({"engine": engine, "runs": runs}))
         script = folder / "served.py"
         script.write_text(SCRIPT)
@@ -131,7 +131,8 @@ def _requests(instance: Instance, hints: list[int]) -> dict[str, Any]:
     return {
         "input_ids": [prompt_tokens(instance, i) for i in range(instance.n)],
         "sampling_params": [
-            {"max_new_tokens": output, "temperature": 0, "custom_params": {HINT: output}} for output in instance.output.tolist()
+            {"max_new_tokens": output, "temperature": 0, "custom_params": {HINT: hint}}
+            for output, hint in zip(instance.output.tolist(), hints, strict=True)
         ],
     }
 
