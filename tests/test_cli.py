@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from opt.cli import run
+from opt.cli.tables import print_table
 
 FOUR = {
     "format": "kvopt-instance/1",
@@ -296,3 +297,22 @@ def test_verify_reports_only_what_a_plan_holds(capsys, four, tmp_path):
     assert (value["seed"], value["seconds"], value["stop_reason"]) == (None, None, None)
     assert "kvopt-plan/1 file" in refused(capsys, "solve", str(plan))
     assert "kvopt-instance/1 file" in refused(capsys, "verify", four)
+
+
+COLUMNS = ("solver", "total latency", "a heading of many words", "note")
+ROWS = (("svf-pack", "3,630,888", "1.0805", "word " * 30), ("[bold]", "23,273,793", "-", "x" * 50))
+
+
+@pytest.mark.parametrize("width", [None, 40, 80, 100])
+def test_a_table_loses_nothing_on_a_terminal_of_any_width(width):
+    file = io.StringIO()
+    print_table(COLUMNS, ROWS, (False, True, True, False), title="a title of several words", file=file, width=width)
+    said, lines = file.getvalue(), file.getvalue().splitlines()
+    assert "…" not in said
+    assert {"svf-pack", "3,630,888", "1.0805", "[bold]", "23,273,793", "latency", "heading"} <= set(said.split())
+    assert said.count("word") == 30 + said.count("words")
+    assert said.count("x") == 50
+    if width:
+        assert max(map(len, lines)) <= width
+    if width is None:
+        assert "a heading of many words" in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,23 +53,15 @@ class Console:
             click.echo(f"{key.replace('_', ' ').ljust(width)}  {shown(cell)}")
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
-        """Print a table, as wide as it needs to be when stdout is no terminal."""
-        from rich.box import SIMPLE_HEAD
-        from rich.console import Console as Terminal
-        from rich.table import Table
+        """Print a table; on a terminal within its width, elsewhere as wide as it needs to be."""
+        from opt.cli.tables import print_table
 
-        table = Table(title=title or None, box=SIMPLE_HEAD, title_justify="left", title_style="bold")
-        for k, column in enumerate(columns):
-            numeric = all(isinstance(row[k], int | float) or row[k] is None for row in rows)
-            table.add_column(column, justify="right" if numeric and rows else "left", no_wrap=True)
-        for row in rows:
-            table.add_row(*(shown(cell) for cell in row))
-
-        class Pipe(Terminal):
-            def on_broken_pipe(self) -> None:
-                raise BrokenPipeError  # rich would exit with 1, which here means that a verification failed
-
-        Pipe(file=sys.stdout, width=None if sys.stdout.isatty() else 240).print(table)
+        right = [
+            bool(rows) and all(isinstance(row[k], int | float) or row[k] is None for row in rows) for k in range(len(columns))
+        ]
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        cells = [[shown(cell) for cell in row] for row in rows]
+        print_table(columns, cells, right, title=title, file=sys.stdout, width=width)
 
     def note(self, text: str) -> None:
         """Say something on stderr, unless quiet."""
