@@ -77,7 +77,7 @@ def _groups(params):
     """The bandit at three times vLLM's policy with 100 groups, a tenth slower than it with 5, level without sharing."""
     gain = {0: 1.0, 5: 0.9, 100: 3.0}[params["groups"]]
     rates = dict.fromkeys(feather.POLICIES_RUN, 100.0) | {"feather-bandit": 100 * gain, "sglang-dfs-weight": 150.0}
-    run = {"max_wait_s": 1.0, "scheduler_share": 0.001}
+    run = {"max_wait_s": 1.0, "scheduler_share": 0.001, "scheduler_us": 5.0, "iterations": 250}
     runs = {name: {"tokens_per_s": rate, **run} for name, rate in rates.items()}
     return {"cells": [{"shared": 5120, "longest": 10, "arrivals": "burst", "runs": runs}]}
 
