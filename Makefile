@@ -34,7 +34,7 @@ $(ENGINES)/.ready: tests/requirements-engines.txt pyproject.toml
 engines: $(ENGINES)/.ready  ## their environment alone
 
 test-engines: engines  ## the plug-ins inside the real engines; downloads about 500 MB the first time
-	OMP_NUM_THREADS=1 $(ENGINES)/bin/python -m pytest -q tests/test_plugins.py tests/test_plugins_vllm.py tests/test_plugins_sglang.py
+	OMP_NUM_THREADS=1 $(ENGINES)/bin/python -m pytest -q tests/test_plugins.py tests/test_plugins_vllm.py tests/test_plugins_http.py tests/test_plugins_sglang.py
 
 check: $(READY)  ## style and types
 	$(BIN)/ruff check .
