@@ -139,8 +139,7 @@ def _sglang_tables(records: list[Record]) -> list[Table]:
         ]
         same = sum(run["tokens"] == base["tokens"] for run, base in zip(runs, stock or runs, strict=True))
         spread = [median(ratios), min(ratios), max(ratios)]
-        iterations = median(run["iterations"] for run in runs)
-        rows.append([name, *figures, *spread, iterations, *counts, f"{same}/{len(runs)}"])
+        rows.append([name, *figures, *spread, *counts, f"{same}/{len(runs)}"])
     columns = ["scheduler", "mean latency ms", "in processor ms", "mean end, iteration", "to fcfs", "least", "most"]
     title = f"SGLang serving {REQUESTS} requests on {MEMORY} tokens; medians over backlogs, one start for each scheduler"
     return [Table(title, [*columns, "iterations", "retractions", "cached tokens", "same tokens"], rows)]
