@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from opt.cli import run
+from opt.cli.console import parameters
 from opt.cli.tables import print_table
 
 FOUR = {
@@ -154,6 +155,13 @@ BAD_FILES = {
     "two ids": (json.dumps({**FOUR, "columns": {"id": ["a", "a"], "prompt": [1, 1], "output": [1, 1]}}), "already the id"),
     "lengths": (json.dumps({**FOUR, "columns": {"prompt": [1, 1], "output": [1]}}), "output has 1 values for 2"),
 }
+
+
+def test_parameters_are_integers_floats_or_text():
+    pairs = ("ageing=5", "max-wait-s=2.5", "small=-1e-3", "victim=last", "label=a=b")
+    found = parameters(None, None, pairs)
+    assert found == {"ageing": 5, "max_wait_s": 2.5, "small": -0.001, "victim": "last", "label": "a=b"}
+    assert isinstance(found["ageing"], int)
 
 
 @pytest.mark.parametrize("kind", BAD_FILES)

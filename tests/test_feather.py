@@ -212,8 +212,12 @@ def test_bad_parameters_are_refused():
         simulate(instance, "feather-analytic", max_wait_s=0)
     with pytest.raises(ValueError, match="overtake = 1: must be at least 0 and below 1"):
         simulate(instance, "feather-analytic", overtake=1)
-    with pytest.raises(ValueError, match="threshold = -1: must be at least 0 chunks"):
-        simulate(instance, "feather-cht", threshold=-1)
+    for name in ("max_wait_s", "overtake"):
+        with pytest.raises(ValueError, match=f"{name} = 'long': must be"):
+            simulate(instance, "feather-seeded", **{name: "long"})
+    for threshold in (-1, 1.5):
+        with pytest.raises(ValueError, match=f"threshold = {threshold}: must be a whole number of chunks, at least 0"):
+            simulate(instance, "feather-cht", threshold=threshold)
     with pytest.raises(ValueError, match="policy feather-bandit has no parameter threshold"):
         simulate(instance, "feather-bandit", threshold=1)
 

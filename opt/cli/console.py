@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import shutil
@@ -200,11 +201,18 @@ def picture(_context: click.Context, _parameter: click.Parameter, value: str | N
 
 
 def parameters(_context: click.Context, _parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, Any]:
-    """Return NAME=VALUE pairs as a dictionary; whole numbers become integers."""
+    """Return NAME=VALUE pairs as a dictionary; whole numbers become integers, others floats, and all else stays text."""
     found: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise click.BadParameter(f"{pair!r} must be NAME=VALUE, such as ageing=5")
-        found[name.replace("-", "_")] = int(value) if value.lstrip("-").isdigit() else value
+        found[name.replace("-", "_")] = _value(value)
     return found
+
+
+def _value(text: str) -> int | float | str:
+    for number in (int, float):
+        with contextlib.suppress(ValueError):
+            return number(text)
+    return text

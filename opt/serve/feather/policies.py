@@ -28,8 +28,8 @@ def bandit(requests: Requests, config: EngineConfig, *, seed: int = 0) -> Policy
 
 def plain(requests: Requests, config: EngineConfig, *, seed: int = 0, threshold: int | None = None) -> Policy:
     """Return the tree's order: fewest missing chunks first, while at most `threshold` are missing (None: all)."""
-    if threshold is not None and threshold < 0:
-        raise ValueError(f"threshold = {threshold}: must be at least 0 chunks")
+    if threshold is not None and not (isinstance(threshold, int) and threshold >= 0):
+        raise ValueError(f"threshold = {threshold!r}: must be a whole number of chunks, at least 0")
     return _policy(Plain(threshold), requests, "feather-cht")
 
 
@@ -53,8 +53,8 @@ def seeded(
 
 
 def _analytic(max_wait_s: float, overtake: float) -> Analytic:
-    if not max_wait_s > 0:
-        raise ValueError(f"max_wait_s = {max_wait_s}: must be above 0 seconds")
-    if not 0 <= overtake < 1:
-        raise ValueError(f"overtake = {overtake}: must be at least 0 and below 1, or nobody's wait is bounded")
+    if not (isinstance(max_wait_s, int | float) and max_wait_s > 0):
+        raise ValueError(f"max_wait_s = {max_wait_s!r}: must be above 0 seconds")
+    if not (isinstance(overtake, int | float) and 0 <= overtake < 1):
+        raise ValueError(f"overtake = {overtake!r}: must be at least 0 and below 1, or nobody's wait is bounded")
     return Analytic(float(max_wait_s), float(overtake))
