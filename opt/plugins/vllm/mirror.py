@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from opt.core.columns import ABSENT
+from opt.core.columns import ABSENT, frozen
 from opt.core.cost import CostModel
 from opt.plugins.lookahead import Profile
 from opt.sim.batch import FOREVER, View
@@ -132,12 +132,13 @@ class Mirror:
 
     def __init__(self, scheduler: Any, cost: CostModel, config: EngineConfig, unit: int, every: int, size: int = ROWS) -> None:
         self.scheduler, self.cost, self.config = scheduler, cost, config
-        zeros, nothing = np.zeros(size, np.int64), np.full(size, np.nan)
-        requests = Requests(
-            prompt=zeros.copy(),
-            arrival_s=np.zeros(size),
-            expected=np.full(size, ABSENT),
-            rank=zeros,
+        self._prompt, self._arrival_s, self._expected = np.zeros(size, np.int64), np.zeros(size), np.full(size, ABSENT)
+        nothing = np.full(size, np.nan)
+        requests = Requests(  # read-only views, as our engine has: loops are compiled for these
+            prompt=frozen(self._prompt),
+            arrival_s=frozen(self._arrival_s),
+            expected=frozen(self._expected),
+            rank=frozen(np.zeros(size, np.int64)),
             ttft_s=nothing,
             tpot_s=nothing,
             itl_s=nothing,
@@ -163,14 +164,13 @@ class Mirror:
     def number(self, request: Any, arrival_s: float | None = None) -> int:
         """Return a request's number; one that has none yet, or another prompt than it had, gets the next one."""
         i = self.numbers.get(request.request_id)
-        columns = self.workload.requests
-        if i is None or columns.prompt[i] != request.num_prompt_tokens:
+        if i is None or self._prompt[i] != request.num_prompt_tokens:
             i = self.numbers[request.request_id] = len(self.requests)
             self.requests.append(request)
-            columns.prompt[i] = request.num_prompt_tokens
-            columns.arrival_s[i] = self.now if arrival_s is None else arrival_s
+            self._prompt[i] = request.num_prompt_tokens
+            self._arrival_s[i] = self.now if arrival_s is None else arrival_s
             hint = self.scheduler.hint(request)
-            columns.expected[i] = ABSENT if hint is None else min(hint, request.max_tokens)
+            self._expected[i] = ABSENT if hint is None else min(hint, request.max_tokens)
         return i
 
     def follow(self, moved: Sequence[Any]) -> bool:
