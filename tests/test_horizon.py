@@ -60,3 +60,28 @@ def test_nothing_to_do_and_no_time():
     assert horizon(Instance(5, [], [])).start.tolist() == []
     hurried = horizon(generate("mixture", n=100, seed=2), time_limit=1e-6)
     assert hurried.stop_reason == "time_limit"
+
+
+def _streams(count):
+    """Yield small instances with arrivals that keep a queue waiting."""
+    rng = np.random.default_rng(11)
+    for _ in range(count):
+        prompt = rng.integers(0, 12, 60)
+        yield Instance(30, prompt, rng.integers(1, 31 - prompt), arrival=np.sort(rng.integers(0, 300, 60)))
+
+
+def test_it_does_not_look_at_who_comes_later():
+    for instance in _streams(4):
+        start = horizon(instance).start
+        for cut in (10, 25, 40):
+            early = horizon(instance.take(np.arange(cut))).start
+            seen = start[:cut] < instance.arrival[cut]
+            assert (early[seen] == start[:cut][seen]).all()
+
+
+def test_on_average_streams_wait_less_than_under_the_rule_it_usually_follows():
+    ours = usual = 0
+    for instance in _streams(30):
+        ours += check_schedule(instance, horizon(instance).start).total_latency
+        usual += run_rounds(instance, "svf-pack").total_latency
+    assert ours < usual

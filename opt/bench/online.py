@@ -132,15 +132,15 @@ def _mean(values: list[Mapping[str, Any]], policy: str, label: str) -> float:
 def _losses(trace: str, source: str, records: list[Record]) -> Table:
     """What wrong predictions cost each policy: latency above its own with exact ones, and tokens computed twice."""
     exact, noisy = ERRORS
+    cells = {load: [record["values"] for record in group] for (load,), group in grouped(records, "load").items()}
     rows = []
     for policy in POLICIES:
         row: list[Any] = [policy]
-        for group in grouped(records, "load").values():
-            values = [record["values"] for record in group]
+        for values in cells.values():
             share = sum(v[f"{policy}, {noisy}"]["recomputed_tokens"] for v in values) / (len(values) * SIZE)
             row += [_mean(values, policy, noisy) / _mean(values, policy, exact) - 1, share]
         rows.append(row)
-    columns = ["policy", *(name for load in LOADS for name in (f"load {load}", "recomputed tokens a request"))]
+    columns = ["policy", *(name for load in cells for name in (f"load {load}", "recomputed tokens a request"))]
     return Table(f"{source} {trace}: loss by predictions up to 50 % wrong", columns, rows)
 
 

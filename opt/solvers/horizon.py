@@ -1,4 +1,4 @@
-"""Receding horizon as a solver: plan the next window of requests, start what is due, look again (`opt.solvers.rollout`).
+"""Receding horizon as a solver: look at the next window of requests, start what is due, look again (`opt.solvers.rollout`).
 
 For a backlog each window is improved by a search (orders, and requests held back) once the best rule is found. With arrivals
 nothing that comes later is looked at, so the schedule is one that an online system could have followed.
@@ -37,11 +37,12 @@ def horizon(
         seed: of the search within windows.
         time_limit: seconds; no further setting is begun beyond it (the first always runs to its end).
         window: requests planned at once; by default a few settings are tried on a backlog, and 64 with arrivals.
-        moves: changes tried on every plan; by default 200 to 1,000 on a backlog, none with arrivals.
+        moves: changes tried on every plan; by default 200 to 1,000 on a backlog. With arrivals there is no plan unless this is
+            given, and then it is made as if nobody else came.
 
     On a backlog the result is never worse than `staggered`, which is the plan to beat; `stats["form"]` says what won. With
-    arrivals it is what the policy did, knowing at each round only who had arrived (and their outputs). A plan is at least as
-    good, on what is known and made up, as each of the rules it was chosen from; over a whole trace that is an average, not a
+    arrivals it is what the policy did, knowing at each round only who had arrived (and their outputs). What it does is, on what
+    is known and made up, at least as good as what its usual rule would do; over a whole trace that is an average, not a
     guarantee.
 
     Raises:
@@ -53,7 +54,7 @@ def horizon(
     if not instance.n:
         return Proposal(np.zeros(0, np.int64), stats={"form": "nothing to plan"})
     if not instance.offline:
-        figures = (window or 64, LENGTH, moves or 0)
+        figures = (window or 64, 0 if moves else LENGTH, moves or 0)
         return Proposal(rolled(instance, *figures, seed=seed), stats={"form": _name(figures[0], figures[2])})
     settings = SETTINGS if window is None and moves is None else ((window or 64, 200 if moves is None else moves),)
     return _backlog(instance, settings, seed, None if time_limit is None else time.monotonic() + time_limit)

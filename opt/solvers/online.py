@@ -34,7 +34,7 @@ import numpy as np
 from opt.core.columns import IntArray
 from opt.core.jit import compiled
 from opt.solvers.ledger import FAR, advance, earliest
-from opt.solvers.rollout import CANDIDATES, plan_window
+from opt.solvers.rollout import plan_window
 from opt.solvers.staggered import TICKS
 from opt.solvers.windows import put
 
@@ -343,7 +343,7 @@ def _rounds(
     held, got, estimate, key = prompt.copy(), np.zeros(n, np.int64), first.copy(), keys.copy()
     begun, planned = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
     queue, active, chosen = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
-    profile, pace, regret = np.empty((4, 5 * n + 8), np.int64), np.zeros(2, np.int64), np.zeros(CANDIDATES)
+    profile, pace = np.empty((4, 5 * n + 8), np.int64), np.zeros(2, np.int64)
     log, rows = np.empty((n + 1, 4), np.int64), np.int64(0)
     weight = np.ones(2)  # of all that has arrived: the sum of volume * estimate, and the sum of volumes
     waiting, running, arrived, t = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
@@ -382,7 +382,7 @@ def _rounds(
             if window > 0:
                 state, starting, wake = plan_window(
                     t, queue, waiting, held, got, estimate, first, prompt, arrival, by_arrival, arrived, memory,
-                    window, length, moves, state, regret, news, planned, profile, used, chosen,
+                    window, length, moves, state, news, planned, profile[:, :used], chosen,
                 )  # fmt: skip
             else:
                 limit = FAR if reach < 0 else reach * memory * (np.int64(weight[0] / weight[1]) + 1)

@@ -15,7 +15,7 @@ from opt.solvers.ledger import FAR, advance, earliest, occupy, split
 
 ALLOWANCE = 100  # a plan may be worse than the best by one part in so many
 
-__all__ = ["improved", "packed", "put", "ranked", "simulated"]
+__all__ = ["drawn", "improved", "next_word", "packed", "put", "ranked", "simulated"]
 
 
 @compiled
@@ -100,8 +100,9 @@ def simulated(
     work: IntArray,
     second: IntArray,
     start: IntArray,
+    last: int,
 ) -> int:
-    """Run an admission rule (`opt.solvers.online`) to its end; return the sum of `start - release`.
+    """Run an admission rule (`opt.solvers.online`) to its end, or up to round `last`; return the sum of `start - release`.
 
     Args:
         order: the requests by key; who is not released yet is not seen.
@@ -110,14 +111,15 @@ def simulated(
         reach, depth, sixteenths: the rule; the last is the pace of `opt.solvers.staggered`, 0 for none.
         base, used: the profile beside which they run, and its points.
         work, second: (4, used + 4 * len(order)) cells to work in; `second` holds the places kept for later.
-        start: takes the starts.
+        start: takes the starts, as far as it goes.
+        last: the last round that is simulated.
     """
     _copied(used, base, work)
     t, whole, beat = base[0, 0], base[0, 0], np.float64(base[0, 0])
     point, total, left = np.int64(0), np.int64(0), len(order)
     queue = order.copy()
     profile = work if depth == 0 else second
-    while left > 0:
+    while left > 0 and t <= last:
         if depth > 0:
             _copied(used, work, second)
         filled, places = used, np.int64(0)
@@ -161,13 +163,14 @@ def simulated(
 
 
 @compiled
-def _next_word(state: np.uint64) -> np.uint64:
+def next_word(state: np.uint64) -> np.uint64:
     """Return the next state of a 64-bit linear congruence (Knuth's MMIX); its high half is the draw."""
     return state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
 
 
 @compiled
-def _drawn(state: np.uint64, below: int) -> int:
+def drawn(state: np.uint64, below: int) -> int:
+    """Return the draw of a state: 0 .. below - 1."""
     return np.int64((state >> np.uint64(33)) % np.uint64(below))
 
 
@@ -205,12 +208,12 @@ def improved(
     trial, held, tried = order.copy(), release.copy(), start.copy()
     here, there, begins = order.copy(), release.copy(), start.copy()  # where the search goes on from
     for move in range(moves):
-        state = _next_word(state)
-        a = _drawn(state, m)
-        state = _next_word(state)
-        b = _drawn(state, m)
-        state = _next_word(state)
-        choice = _drawn(state, 16)
+        state = next_word(state)
+        a = drawn(state, m)
+        state = next_word(state)
+        b = drawn(state, m)
+        state = next_word(state)
+        choice = drawn(state, 16)
         i, j = trial[a], trial[b]
         if choice < 10:
             _moved(trial, a, b)
