@@ -14,6 +14,7 @@ from exhaustive import feasible, four, optimum, random_instance, tiny
 
 import opt
 from instances import generate
+from opt.core.clock import now
 from opt.core.instance import Instance
 from opt.core.model import Proposal
 from opt.solvers.door import solve
@@ -139,9 +140,9 @@ def test_the_seed_does_not_move_the_optimum(seed):
 @every_exact
 def test_a_short_limit_holds_and_leaves_a_plan(name):
     instance = generate("small", n=25, seed=0)
-    begun = time.monotonic()
+    begun = now()
     result = solve(instance, name, time_limit=1, bound="trivial")
-    assert time.monotonic() - begun < 10
+    assert now() - begun < 10
     assert result.status in ("feasible", "optimal")
     assert feasible(instance, result.schedule.start.tolist())
     assert result.total_latency <= solve(instance, "svf-pack", bound="trivial").total_latency
@@ -260,9 +261,9 @@ def test_a_worker_that_dies_leaves_its_best(then, failure):
 
 
 def test_a_worker_that_overruns_is_cut_off_with_its_best():
-    begun = time.monotonic()
+    begun = now()
     proposal = provoked("sleep", time_limit=2)
-    assert time.monotonic() - begun < 15
+    assert now() - begun < 15
     assert (proposal.start.tolist(), proposal.stop_reason) == ([5, 1, 1, 0], "time_limit")
 
 

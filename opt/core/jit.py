@@ -12,12 +12,28 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
+from numba.core.event import Event, Listener, register
+
+from opt.core.clock import Pauses
 
 __all__ = ["compiled", "digest"]
 
 Loop = TypeVar("Loop", bound=Callable[..., object])
 
 PACKAGE = Path(__file__).resolve().parents[1]
+
+
+class _Compiling(Listener):
+    """Stops the clock of time limits."""
+
+    def on_start(self, event: Event) -> None:
+        Pauses.begin()
+
+    def on_end(self, event: Event) -> None:
+        Pauses.end()
+
+
+cast(Any, register)("numba:compile", _Compiling())
 
 
 def compiled(function: Loop) -> Loop:

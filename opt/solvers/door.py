@@ -8,13 +8,13 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from opt.core.certify import certify, check_bound, check_mode
+from opt.core.clock import now
 from opt.core.exact import exact_sum
 from opt.core.instance import Instance
 from opt.core.model import Bound, KvMode, Proposal, Result
@@ -63,10 +63,10 @@ def solve(
         raise ValueError(f"seed = {seed!r}: must be an integer from 0 to 2**63 - 1")
     check_mode(kv)
     instance.arrival  # noqa: B018 - refuses arrivals in seconds before any work is done
-    begun = time.perf_counter()
+    begun = now()
     told = {"on_progress": on_progress} if on_progress and "on_progress" in inspect.signature(run).parameters else {}
     proposal = run(instance, seed=int(seed), time_limit=time_limit, **told, **params)
-    seconds = time.perf_counter() - begun
+    seconds = now() - begun
     if kv == "shared":
         proposal = _for_shared(proposal)
     if bound == "best" and kv == "separate" and proposal.stop_reason == "interrupted":

@@ -17,13 +17,13 @@ stays.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from opt.core.clock import now
 from opt.core.columns import FloatArray, IntArray
 from opt.core.exact import exact_sum
 from opt.core.instance import Instance
@@ -81,12 +81,12 @@ def guided(
             raise ValueError(f"{name} = {value!r}: must be an integer, at least 0")
     if not instance.n:
         return Proposal(np.zeros(0, np.int64), stats={"form": "nothing to plan", "swaps": 0})
-    deadline = np.inf if time_limit is None else time.monotonic() + time_limit
+    deadline = np.inf if time_limit is None else now() + time_limit
     guide = _guide(instance, deadline)
     points, means = alpha_points(instance, guide.ends, guide.level, LEVELS)
     best = _best_order(instance, points, means, seed, draws if instance.n <= THOROUGH else 0, deadline)
     best, helped = _swapped(instance, guide, best, points, seed, swaps if instance.n <= THOROUGH else 0, deadline)
-    late = time.monotonic() > deadline
+    late = now() > deadline
     return Proposal(best.start, stop_reason="time_limit" if late else "done", stats={"form": best.form, "swaps": helped})
 
 
@@ -220,7 +220,7 @@ def _best_order(instance: Instance, points: IntArray, means: FloatArray, seed: i
     for name, key in keys.items():
         order = np.lexsort((instance.volume, key))
         for way, pack in ways.items():
-            if best is not None and time.monotonic() > deadline:
+            if best is not None and now() > deadline:
                 return best
             start = pack(order)
             total = exact_sum(start)
@@ -240,7 +240,7 @@ def _swapped(
     rng, helped = np.random.Generator(np.random.PCG64(seed)), 0
     excess = _reduced(instance.prompt, instance.output, plan.start, cheapest, total, moment)
     for _ in range(swaps if instance.n > 1 else 0):
-        if time.monotonic() > deadline:
+        if now() > deadline:
             break
         order = _exchanged(plan, excess, cheapest, rng)
         start = pack(order)

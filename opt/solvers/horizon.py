@@ -6,10 +6,9 @@ nothing that comes later is looked at, so the schedule is one that an online sys
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
+from opt.core.clock import now
 from opt.core.columns import IntArray
 from opt.core.exact import exact_sum
 from opt.core.instance import Instance
@@ -57,7 +56,7 @@ def horizon(
         figures = (window or 64, 0 if moves else LENGTH, moves or 0)
         return Proposal(rolled(instance, *figures, seed=seed), stats={"form": _name(figures[0], figures[2])})
     settings = SETTINGS if window is None and moves is None else ((window or 64, 200 if moves is None else moves),)
-    return _backlog(instance, settings, seed, None if time_limit is None else time.monotonic() + time_limit)
+    return _backlog(instance, settings, seed, None if time_limit is None else now() + time_limit)
 
 
 def _backlog(instance: Instance, settings: tuple[tuple[int, int], ...], seed: int, deadline: float | None) -> Proposal:
@@ -68,7 +67,7 @@ def _backlog(instance: Instance, settings: tuple[tuple[int, int], ...], seed: in
     assert known.start is not None, "a heuristic without a time limit always finds a schedule"
     best, form, late = known.start, f"staggered: {known.stats['form']}", False
     for index, (window, moves) in enumerate(settings if instance.n <= LARGEST else ()):
-        late = index > 0 and deadline is not None and time.monotonic() > deadline
+        late = index > 0 and deadline is not None and now() > deadline
         if late:
             break
         start = rolled(instance, window, 0, moves, seed=seed)

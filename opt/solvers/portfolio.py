@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import inspect
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from opt.core.clock import now
 from opt.core.columns import IntArray
 from opt.core.exact import exact_sum
 from opt.core.instance import Instance
@@ -138,11 +138,11 @@ class _Run:
     factors: list[int] = field(default_factory=list)
     unit: float = 0.0  # seconds that `svf` took, where the instance is large
     stats: dict[str, Any] = field(default_factory=dict)
-    begun: float = field(default_factory=time.monotonic)
+    begun: float = field(default_factory=now)
 
     def left(self, share: float = 1.0) -> float:
         """Return the seconds left of a share of the time limit."""
-        return math.inf if self.time_limit is None else share * self.time_limit - (time.monotonic() - self.begun)
+        return math.inf if self.time_limit is None else share * self.time_limit - (now() - self.begun)
 
     def latency(self, waited: int) -> int:
         """Return the total latency of plans whose starts sum to `waited`."""
@@ -193,10 +193,10 @@ class _Run:
             solver = SOLVERS[name]
             known = inspect.signature(solver).parameters
             taken = {key: value for key, value in params.items() if key in known}
-            begun = time.monotonic()
+            begun = now()
             found = solver(self.instance, seed=self.seed, time_limit=None, **taken)
             if large and not self.unit:
-                self.unit = time.monotonic() - begun
+                self.unit = now() - begun
             if found.start is None:
                 continue
             self.offer(found.start, name)
@@ -262,7 +262,7 @@ class _Run:
         """Climb prices in a worker while time is left."""
         from opt.solvers.prices import prices_apart
 
-        ended = prices_apart(self.instance, time.monotonic() + self.left(), self.improve_bound)
+        ended = prices_apart(self.instance, self.left(), self.improve_bound)
         if ended in ("time_limit", "interrupted"):
             self.stop = ended
 

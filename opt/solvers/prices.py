@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from opt.core.clock import now
 from opt.core.columns import FloatArray, IntArray
 from opt.core.instance import Instance
 from opt.core.jit import compiled
@@ -48,7 +49,7 @@ def prices(instance: Instance, *, time_limit: float = 30.0, on_bound: Callable[[
     """
     if not instance.n:
         return price_bound(instance, np.zeros(0, np.int64), np.zeros(0))
-    deadline = time.monotonic() + time_limit
+    deadline = now() + time_limit
     stages = FEW_STAGES if instance.n <= FEW_UP_TO else STAGES if instance.n < COARSE_FROM else COARSE_STAGES
     best = None
     for ends, level in climbed(instance, Dual(instance), stages, deadline):
@@ -69,7 +70,7 @@ def climbed(
     level = _waiting(finish, ends) / instance.memory
     yield ends, level
     for intervals, temperature, steps in stages:
-        if time.monotonic() > deadline:
+        if now() > deadline:
             return
         finer = _grid(finish, intervals)
         level = level[np.minimum(np.searchsorted(ends, finer), len(ends) - 1)]
@@ -78,9 +79,9 @@ def climbed(
         yield ends, level
 
 
-def prices_apart(instance: Instance, deadline: float, heard: Callable[[Bound], None]) -> Ended:
-    """Climb prices in a worker until `deadline` (of `time.monotonic()`), tell every bound on the way; say how it ended."""
-    return run_apart(_climb, instance, deadline - time.monotonic(), deadline=deadline, heard=heard).ended
+def prices_apart(instance: Instance, seconds: float, heard: Callable[[Bound], None]) -> Ended:
+    """Climb prices in a worker for so many seconds, tell every bound on the way; say how it ended."""
+    return run_apart(_climb, instance, seconds, deadline=time.monotonic() + seconds, heard=heard).ended
 
 
 def _climb(tell: Callable[[Bound], None], instance: Instance, seconds: float) -> None:
@@ -179,7 +180,7 @@ class Dual:
             return -value, -slope * unit
 
         def on_time(_z: FloatArray) -> None:
-            if time.monotonic() > deadline:
+            if now() > deadline:
                 raise StopIteration
 
         options = {"maxiter": steps, "maxcor": 20, "maxfun": 10 * steps}

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import heapq
 import math
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from opt.core.clock import now
 from opt.core.columns import FloatArray, IntArray
 from opt.core.instance import Instance
 from opt.core.model import Bound
@@ -44,7 +44,7 @@ def tree(instance: Instance, *, time_limit: float = 30.0, max_nodes: int = MAX_N
     Raises:
         ValueError: the program would be too large (use `prices` or `lp`).
     """
-    begun = time.monotonic()
+    begun = now()
     if start is None:
         from opt.solvers.portfolio import incumbent
 
@@ -107,7 +107,7 @@ class Tree:
             return True
         self._push(bound, self.root, here)
         relaxation = _Relaxation(self.instance, self.brackets, here)  # the root has closed many starts: a smaller program
-        while self.leaves and self.nodes < max_nodes and time.monotonic() < deadline:
+        while self.leaves and self.nodes < max_nodes and now() < deadline:
             _, _, node, here = heapq.heappop(self.leaves)
             self._expand(relaxation, node, here)
         return not self.leaves

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from opt.core.certify import check_schedule
+from opt.core.clock import now
 from opt.core.columns import IntArray
 from opt.core.errors import CertificateError
 from opt.core.exact import exact_sum
@@ -66,7 +67,7 @@ def solve_apart(
         settings: passed on to the task.
         at_once: tried before in this process, for tenths of a second: starting a worker takes longer.
     """
-    begun = time.monotonic()
+    begun = now()
     refused = refusal(instance, None)
     share = None if time_limit is None else time_limit * (0.5 if refused is None else 1.0)
     first = incumbent(instance, seed=seed, time_limit=share)
@@ -80,10 +81,7 @@ def solve_apart(
     if refused is not None or first.stop_reason == "interrupted":
         reasons = {} if refused is None else {"refused": refused}
         return Proposal(first.start, stop_reason=first.stop_reason, stats={**stats, **reasons})
-    deadline, kill = math.inf, math.inf
-    if time_limit is not None:
-        deadline = begun + time_limit
-        kill = deadline + 0.1 + 0.02 * time_limit  # the search should end by itself and say how far it came
+    deadline = math.inf if time_limit is None else begun + time_limit
     if at_once is not None:
         try:
             quick = at_once(instance, first.start, deadline)
@@ -92,7 +90,9 @@ def solve_apart(
         if quick is not None and quick.exhausted:
             return best.proposal(Outcome("done", quick), stats)
         best.hear(("start", None if quick is None else quick.start))
-    outcome = run_apart(task, instance, best.start, deadline, seed, dict(settings), deadline=kill, heard=best.hear)
+    ends = time.monotonic() + deadline - now()  # on the worker's clock
+    kill = ends if time_limit is None else ends + 0.1 + 0.02 * time_limit  # it should end by itself and say how far it came
+    outcome = run_apart(task, instance, best.start, ends, seed, dict(settings), deadline=kill, heard=best.hear)
     return best.proposal(outcome, stats)
 
 

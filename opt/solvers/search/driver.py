@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -10,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from opt.core.certify import check_schedule
+from opt.core.clock import now
 from opt.core.columns import IntArray
 from opt.core.exact import exact_sum
 from opt.core.instance import Instance
@@ -110,11 +110,11 @@ class _Run:
     total: int | None = None
     moves: int = 0
     stats: dict[str, Any] = field(default_factory=dict)
-    begun: float = field(default_factory=time.monotonic)
+    begun: float = field(default_factory=now)
 
     def late(self, share: float = 1.0) -> bool:
         """Return whether this share of the time limit is over."""
-        return self.time_limit is not None and time.monotonic() - self.begun >= share * self.time_limit
+        return self.time_limit is not None and now() - self.begun >= share * self.time_limit
 
     def latency(self) -> int:
         """Return the total latency of the best plan."""
@@ -170,14 +170,14 @@ class _Run:
                 if self.late():
                     return "time_limit"
                 upto = min(done + pace, length, done + self.work - self.moves)
-                begun = time.monotonic()
+                begun = now()
                 span = np.array([done, upto, length], np.int64)
                 data = (instance.memory, random, room, totals, heats, span, WIDTH, instance.offline)
                 anneal(plan, best, requests, *data)
                 self.moves += upto - done
                 done = upto
                 self.offer(plan.start if totals[0] < totals[1] else best)
-                pace = pace * 2 if time.monotonic() - begun < SLICE_S / 2 else max(1, pace // 2)
+                pace = pace * 2 if now() - begun < SLICE_S / 2 else max(1, pace // 2)
             if totals[0] < totals[1]:
                 best[:] = plan.start
             length, hot = length * 2, HOT
