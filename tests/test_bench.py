@@ -179,3 +179,15 @@ def test_an_interrupt_keeps_what_is_done(tmp_path):
     assert "interrupted" in errors
     assert "Traceback" not in errors
     assert all(json.loads(line)["values"] for line in path.read_text().splitlines())
+
+
+def test_a_part_runs_alone_and_an_unknown_one_is_refused_by_name(capsys):
+    assert run(["bench", "search", "--part", "speeed", "--seeds", "1"]) == 2
+    assert "no part 'speeed'; it has speed, rivals, small" in capsys.readouterr().err
+    assert run(["bench", "scale", "--part", "speed"]) == 2
+    assert "it has no parts" in capsys.readouterr().err
+    suite = dataclasses.replace(
+        SCALE, tasks=lambda seeds: [{"part": name, "seed": seed} for name in "ab" for seed in range(seeds)]
+    )
+    outcome = run_suite(suite, seeds=2, part="b")
+    assert len(outcome.errors) == 2  # the tasks of b, which the measure of the scale suite does not know

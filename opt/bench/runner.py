@@ -31,11 +31,17 @@ __all__ = [
     "Section",
     "Suite",
     "Table",
+    "UnknownPartError",
     "grouped",
     "median_of",
     "repeatable",
     "run_suite",
 ]
+
+
+class UnknownPartError(ValueError):
+    """A suite has no part of the name asked for."""
+
 
 Params: TypeAlias = dict[str, Any]
 Record: TypeAlias = dict[str, Any]
@@ -116,6 +122,7 @@ def run_suite(
     jobs: int = 1,
     cluster: str | None = None,
     path: Path | None = None,
+    part: str | None = None,
     progress: Callable[[int, int, str], None] | None = None,
     **options: Any,
 ) -> Outcome:
@@ -127,14 +134,16 @@ def run_suite(
         jobs: processes at a time. Timings are honest with 1; more make the machine noisier.
         cluster: address of a dask scheduler that runs the tasks instead; its workers need the same kvopt.
         path: a JSON-lines file; tasks it holds are not run again, and new records are appended as they come.
+        part: run only the tasks whose parameter `part` is this.
         progress: is told (done, all, what has just finished).
         options: further arguments of the suite's `tasks`.
 
     Raises:
+        UnknownPartError: the suite has no such part.
         InstanceError: the file holds something else, or another run is writing to it.
         ImportError, ClusterError: see `opt.bench.cluster.results_on`.
     """
-    tasks = {_key(suite.name, params): params for params in suite.tasks(seeds, **options)}
+    tasks = {_key(suite.name, params): params for params in _of_part(suite.name, suite.tasks(seeds, **options), part)}
     with _held(path):
         known = {record["key"]: record for record in _read_records(path) if record["key"] in tasks and "error" not in record}
         interrupted = _run_waiting(suite.name, tasks, known, jobs, cluster, path, progress or (lambda _done, _all, _what: None))
@@ -143,6 +152,15 @@ def run_suite(
     if suite.finish is not None and good:
         suite.finish(good)
     return Outcome(good, interrupted, [record["error"] for record in records if "error" in record])
+
+
+def _of_part(suite: str, tasks: list[Params], part: str | None) -> list[Params]:
+    """Return the tasks of a part, all of them if it is None."""
+    chosen = tasks if part is None else [params for params in tasks if params.get("part") == part]
+    if part is not None and not chosen:
+        known = ", ".join(dict.fromkeys(str(params["part"]) for params in tasks if "part" in params))
+        raise UnknownPartError(f"suite {suite} has no part {part!r}; {f'it has {known}' if known else 'it has no parts'}")
+    return chosen
 
 
 def _run_waiting(

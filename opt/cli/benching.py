@@ -36,6 +36,7 @@ def _reports(_context: click.Context, _parameter: click.Parameter, names: tuple[
 @click.option("--jobs", type=click.IntRange(1), help="Processes at a time; 1, the default, for honest timings.")
 @click.option("--cluster", metavar="ADDRESS", help="Run the tasks on this dask scheduler (extra `cluster`).")
 @click.option("--resume", metavar="FILE", help="JSON lines: skip tasks that FILE holds, append the others.")
+@click.option("--part", metavar="NAME", help="Only this part of a suite that has parts.")
 @click.option("--report", "reports", metavar="FILE", multiple=True, callback=_reports, help="Write FILE, .html or .md, as well.")
 @click.option(
     "--library", metavar="DIR", help="For `library`: the folder to build, certify and improve; else nothing is written."
@@ -50,6 +51,7 @@ def bench(
     jobs: int | None,
     cluster: str | None,
     resume: str | None,
+    part: str | None,
     reports: list[Path],
     **options: Any,
 ) -> int:
@@ -61,9 +63,11 @@ def bench(
     \b
     kvopt bench scale --seeds 1 --resume scale.jsonl
     kvopt bench headline --quick --report headline.html
+    kvopt bench search --part small --seeds 1
     kvopt bench ratios --cluster tcp://10.0.0.1:8786 --resume ratios.jsonl
     """
     from opt.bench import SUITES, run_suite
+    from opt.bench.runner import UnknownPartError
 
     if suite not in SUITES:
         raise click.UsageError(f"suite {suite!r} is not known; known: {', '.join(SUITES)}")
@@ -72,7 +76,12 @@ def bench(
     chosen = _chosen(suite, options)
     path = None if resume is None else Path(resume)
     with _progress(console) as progress:
-        outcome = run_suite(SUITES[suite], seeds=seeds, jobs=jobs or 1, cluster=cluster, path=path, progress=progress, **chosen)
+        try:
+            outcome = run_suite(
+                SUITES[suite], seeds=seeds, jobs=jobs or 1, cluster=cluster, path=path, part=part, progress=progress, **chosen
+            )
+        except UnknownPartError as error:
+            raise click.UsageError(str(error)) from None
     _show(console, SUITES[suite], outcome, reports)
     return _ended(outcome, resume)
 
