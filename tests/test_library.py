@@ -8,7 +8,7 @@ import json
 import pytest
 
 from instances import library
-from opt.bench.library import COLUMNS
+from opt.bench.library import COLUMNS, LIBRARY
 from opt.cli import run
 from opt.core.files import digest, read_instance, to_json, verify
 
@@ -53,3 +53,14 @@ def test_bench_builds_and_certifies_a_library_elsewhere(tmp_path, capsys, monkey
     table = (tmp_path / "best.csv").read_text()
     assert table.splitlines()[0] == ",".join(COLUMNS)
     assert read_instance(library.path("tiny-four", tmp_path)).n == 4
+
+
+def test_what_a_search_has_proved_stays_proved_until_a_better_plan_comes(tmp_path):
+    row = BEST["short-20-0"]
+    assert (row["status"], row["proof"]) == ("optimal", "search")
+    (tmp_path / "best.csv").write_text((library.folder() / "best.csv").read_text())
+    values = {**row, "status": "feasible", "proof": "none"}
+    for total, status in ((int(row["total_latency"]), "optimal"), (int(row["total_latency"]) - 1, "feasible")):
+        LIBRARY.finish([{"params": {"library": str(tmp_path)}, "values": {**values, "total_latency": total}}])
+        rows = csv.DictReader((tmp_path / "best.csv").read_text().splitlines())
+        assert next(row["status"] for row in rows if row["instance"] == "short-20-0") == status
