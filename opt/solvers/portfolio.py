@@ -40,7 +40,7 @@ MEMBERS = (  # strongest first, so that a short time limit keeps the best of the
     *("total-size", "total-size-skip", "sof", "fcfs-pack", "best-fit-skip", "best-fit-pack", "fcfs"),
 )
 LARGE = 200_000  # requests from which a member runs only if there is time for it, by the time that `svf` took
-COSTS = {  # of a member, or of what `guided` must do, in runs of `svf`, on 100,000 requests; no other takes much longer than that
+COSTS = {  # in runs of `svf`, on 100,000 requests: of a member, or of what the last two must do; no other takes much longer
     "svf-pack": 6,
     "staggered": 14,
     "sorted-rate": 14,
@@ -56,6 +56,7 @@ COSTS = {  # of a member, or of what `guided` must do, in runs of `svf`, on 100,
     "best-fit-skip": 40,
     "best-fit-pack": 5,
     "guided": 30,
+    "search": 10,
 }
 MEMBERS_SHARE = 0.6  # of the time limit that constructed plans may take
 EXACT_UP_TO = 20  # requests; beyond, a few seconds rarely prove anything
@@ -233,7 +234,7 @@ class _Run:
         from opt.solvers.search import search
 
         seconds = self.left(share)
-        if seconds <= 0:
+        if seconds <= COSTS["search"] * self.unit:
             self.stop = "time_limit"
             return
         limit = None if math.isinf(seconds) else seconds
