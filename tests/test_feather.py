@@ -159,17 +159,23 @@ def test_a_group_that_fills_few_seats_does_not_keep_the_others_out(seed):
     assert analytic.metrics["duration_s"] <= 1.01 * fcfs.metrics["duration_s"]
 
 
+def _spans(instance, model, seats):
+    """Return how long the engine runs under both policies, with a kernel that reads a prefix once if all share it."""
+    spans = {}
+    for name in ("vllm-fcfs", "feather-analytic"):
+        engine = POLICIES[name].engine.replace(max_running=seats, shared_reads="all")
+        timeline = opt.simulate(instance, name, model.with_locality(0.02), engine=engine, lengths="none")
+        spans[name] = timeline.metrics["duration_s"]
+    return spans
+
+
 @pytest.mark.parametrize("seed", [0, 1, 57])
 def test_a_few_who_keep_coming_do_not_keep_the_engine_from_the_others(seed):
     """Short outputs at 367 requests a second, two groups: each new member of the running one is cheap, all of them are not."""
     model = cost_model("a100-llama-3-8b")
     assert model.memory is not None
     instance = groups_of(600, groups=2, shared=3072, longest=5, rate=367.0, memory=model.memory, seed=seed)
-    spans = {}
-    for name in ("vllm-fcfs", "feather-analytic"):
-        engine = POLICIES[name].engine.replace(max_running=128, shared_reads="all")
-        timeline = opt.simulate(instance, name, model.with_locality(0.02), engine=engine, lengths="none")
-        spans[name] = timeline.metrics["duration_s"]
+    spans = _spans(instance, model, 128)
     assert spans["feather-analytic"] <= 1.02 * spans["vllm-fcfs"]
 
 
@@ -179,11 +185,7 @@ def test_a_large_group_goes_on_while_another_waits(seed):
     model = cost_model("h100-llama-3-8b")
     assert model.memory is not None
     instance = groups_of(1000, groups=2, shared=1024, longest=200, rate=200.0, memory=model.memory, seed=seed)
-    spans = {}
-    for name in ("vllm-fcfs", "feather-analytic"):
-        engine = POLICIES[name].engine.replace(max_running=256, shared_reads="all")
-        timeline = opt.simulate(instance, name, model.with_locality(0.02), engine=engine, lengths="none")
-        spans[name] = timeline.metrics["duration_s"]
+    spans = _spans(instance, model, 256)
     assert spans["feather-analytic"] <= spans["vllm-fcfs"]
 
 

@@ -17,7 +17,7 @@ TOGETHER = (2, 3, 4, 5, 6)
 ACCOUNT_N, SHRINK = 12, 100
 
 
-def account_tasks(seeds: int, full: bool) -> list[Params]:
+def account_tasks(seeds: int, full: bool = False) -> list[Params]:
     """Return a few shrunken mixtures for each number of requests that fit together, and the deep backlogs."""
     few = [{"part": "account", "together": k, "seed": seed} for k in TOGETHER for seed in range(4 * seeds if full else 2)]
     return [*few, *({"part": "account", "instance": name} for name in INSTANCES[full])]

@@ -5,30 +5,15 @@ Parts are independent: each has its tasks, its measure and its tables, and a lin
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from opt.bench import engine
+from opt.bench.parts import Part, suite_of
 from opt.bench.plans import plan_tables, plan_tasks, plans
-from opt.bench.runner import Params, Record, Suite, Table, grouped, median_of
+from opt.bench.runner import Params, Record, Table, grouped, median_of
 
-__all__ = ["CLOCK", "PARTS", "Part"]
-
-
-@dataclass(frozen=True)
-class Part:
-    """One kind of task of the suite; its parameters carry `part`, its name.
-
-    Args:
-        tasks: from the number of seeds to the parameters of its tasks.
-        measure: runs one task.
-        tables: from its records, in order, to what is printed.
-    """
-
-    tasks: Callable[[int], list[Params]]
-    measure: Callable[[Params], dict[str, Any]]
-    tables: Callable[[list[Record]], list[Table]]
+__all__ = ["CLOCK", "PARTS"]
 
 
 # Held-out errors of the forms, over the tables the presets are made from.
@@ -122,27 +107,16 @@ PARTS: dict[str, Part] = {
 }
 
 
+_WHOLE = suite_of(
+    "clock", "held-out errors of cost models, plans in seconds, the engine against real runs", PARTS, clocked=engine.CLOCKED
+)
+
+
 def _tasks(seeds: int) -> list[Params]:
     from opt.fit.recipes import data_folder
 
     data_folder()  # without it every task would fail
-    return [task for part in PARTS.values() for task in part.tasks(seeds)]
+    return _WHOLE.tasks(seeds)
 
 
-def _measure(params: Params) -> dict[str, Any]:
-    return PARTS[params["part"]].measure(params)
-
-
-def _tables(records: list[Record]) -> list[Table]:
-    parts = grouped(records, "part")
-    return [table for name, part in PARTS.items() if (name,) in parts for table in part.tables(parts[(name,)])]
-
-
-CLOCK = Suite(
-    "clock",
-    "held-out errors of cost models, plans in seconds, the engine against real runs",
-    _tasks,
-    _measure,
-    _tables,
-    clocked=engine.CLOCKED,
-)
+CLOCK = replace(_WHOLE, tasks=_tasks)

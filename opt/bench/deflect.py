@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from opt.bench import routing
+from opt.bench.parts import Part, suite_of
 from opt.bench.pools import TWO, WORKLOADS, cluster, requests_of, traces
 from opt.bench.routing import OURS
-from opt.bench.runner import Params, Record, Suite, Table, grouped
+from opt.bench.runner import Params, Record, Table, grouped
 
 __all__ = ["DEFLECT"]
 
@@ -130,32 +131,17 @@ def _regrets(cells: Mapping[tuple[Any, ...], list[Record]], routers: list[str], 
 
 
 PARTS = {
-    "map": (_map_tasks, _map, _map_tables),
-    "cost": (routing.cost_tasks, routing.cost, routing.cost_tables),
-    "optimum": (routing.optimum_tasks, routing.optimum, routing.optimum_tables),
-    "error": (routing.error_tasks, routing.error, routing.error_tables),
-    "stale": (routing.stale_tasks, routing.stale, routing.stale_tables),
+    "map": Part(_map_tasks, _map, _map_tables),
+    "cost": Part(routing.cost_tasks, routing.cost, routing.cost_tables),
+    "optimum": Part(routing.optimum_tasks, routing.optimum, routing.optimum_tables),
+    "error": Part(routing.error_tasks, routing.error, routing.error_tables),
+    "stale": Part(routing.stale_tasks, routing.stale, routing.stale_tables),
 }
 
 
-def _tasks(seeds: int) -> list[Params]:
-    return [task for tasks, _, _ in PARTS.values() for task in tasks(seeds)]
-
-
-def _measure(params: Params) -> dict[str, Any]:
-    return PARTS[params["part"]][1](params)
-
-
-def _tables(records: list[Record]) -> list[Table]:
-    parts = grouped([record for record in records if "values" in record], "part")
-    return [table for name, (_, _, tables) in PARTS.items() if (name,) in parts for table in tables(parts[(name,)])]
-
-
-DEFLECT = Suite(
+DEFLECT = suite_of(
     "deflect",
     "routers of disaggregated clusters: map, regret, decisions, optimum, wrong and stale knowledge",
-    _tasks,
-    _measure,
-    _tables,
+    PARTS,
     clocked=routing.CLOCKED,
 )

@@ -16,17 +16,16 @@ Parts:
 
 from __future__ import annotations
 
-import tempfile
 import time
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 
 from opt.bench import engines_sglang, engines_vllm
-from opt.bench.engines_vllm import EIGHT_LAYERS
-from opt.bench.runner import Params, Record, Suite, Table, grouped
+from opt.bench.engines_vllm import EIGHT_LAYERS, fitted
+from opt.bench.parts import Part, suite_of
+from opt.bench.runner import Params, Record, Table, grouped
 from opt.core.instance import Instance
 
 __all__ = ["ENGINES"]
@@ -228,20 +227,10 @@ def _fit(params: Params) -> dict[str, Any]:
     seen, unseen = (backlog(REQUESTS, BLOCKS, BLOCK, 100 + 2 * params["seed"] + k) for k in range(2))
     first, second = (serve(instance, None, **how) for instance in (seen, unseen))
     # Only now: vLLM does not start in a process that has loaded numba.
-    from opt.fit.log import read_log, write_log
-    from opt.fit.models import fit_log
     from opt.sim.config import EngineConfig
     from opt.sim.door import simulate
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "log.jsonl"
-        write_log(
-            first.iterations,
-            path,
-            machine={"gpu": "CPU, one thread", "model": "random Llama, 8 layers"},
-            origin={"source": "vLLM"},
-        )
-        cost = fit_log([read_log(path)], "linear", name="cpu")
+    cost = fitted(first.iterations, "vLLM")
     config = EngineConfig(block_size=BLOCK, token_budget=512, max_running=16, prefix_cache=False)
     timeline = simulate(unseen, "vllm-fcfs", cost, engine=config)
     real, ours = fmean(second.latency_s.values()), float(timeline.e2e_s.mean())
@@ -281,26 +270,13 @@ def _fit_tables(records: list[Record]) -> list[Table]:
 
 
 PARTS = {
-    "oracle": (_oracle_tasks, _oracle, _oracle_tables),
-    "serve": (_serve_tasks, _serve, _serve_tables),
-    "overhead": (_overhead_tasks, _overhead, _overhead_tables),
-    "fit": (_fit_tasks, _fit, _fit_tables),
+    "oracle": Part(_oracle_tasks, _oracle, _oracle_tables),
+    "serve": Part(_serve_tasks, _serve, _serve_tables),
+    "overhead": Part(_overhead_tasks, _overhead, _overhead_tables),
+    "fit": Part(_fit_tasks, _fit, _fit_tables),
     **engines_vllm.PARTS,
     **engines_sglang.PARTS,
 }
 
 
-def _tasks(seeds: int) -> list[Params]:
-    return [task for tasks, _, _ in PARTS.values() for task in tasks(seeds)]
-
-
-def _measure(params: Params) -> dict[str, Any]:
-    return PARTS[params["part"]][1](params)
-
-
-def _tables(records: list[Record]) -> list[Table]:
-    parts = grouped(records, "part")
-    return [table for name, (_, _, tables) in PARTS.items() if (name,) in parts for table in tables(parts[(name,)])]
-
-
-ENGINES = Suite("engines", "inside vLLM and SGLang: the oracle, latency, overhead, a fitted log", _tasks, _measure, _tables)
+ENGINES = suite_of("engines", "inside vLLM and SGLang: the oracle, latency, overhead, a fitted log", PARTS)

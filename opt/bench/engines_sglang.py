@@ -11,16 +11,15 @@ Parts:
 from __future__ import annotations
 
 import json
-import tempfile
 from hashlib import sha256
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 
+from opt.bench.engines_vllm import EIGHT_LAYERS, fitted
+from opt.bench.parts import Part
 from opt.bench.runner import Params, Record, Table, grouped
-from opt.core.cost import CostModel, Load
 from opt.core.instance import Instance
 
 __all__ = ["PARTS"]
@@ -200,7 +199,6 @@ def _log_tasks(seeds: int) -> list[Params]:
 
 def _log(params: Params) -> dict[str, Any]:
     """Fit the log of each backlog, and replay another one that the fit has not seen."""
-    from opt.bench.engines_vllm import EIGHT_LAYERS
     from opt.plugins.sglang.replay import replay
     from opt.plugins.sglang.serve import serve
     from opt.plugins.small import TINY, backlog
@@ -209,24 +207,12 @@ def _log(params: Params) -> dict[str, Any]:
     served = serve(backlogs, overlap=False, shape=TINY | EIGHT_LAYERS)
     runs = []
     for k in range(0, len(backlogs), 2):
-        cost = _fitted(served[k].busy_iterations)
+        cost = fitted(served[k].busy_iterations, "SGLang")
         found = replay(served[k + 1], backlogs[k + 1], "fcfs", cost=cost)
         real, ours = fmean(served[k + 1].busy_s), float(found.timeline.e2e_s.mean())
         figures = {"iterations": found.iterations, "equal": found.equal, "latency_s": real, "replayed_s": ours}
         runs.append({**figures, "error": ours / real - 1, "held_out": cost.error.get("held_out")})
     return {"runs": runs}
-
-
-def _fitted(rows: list[tuple[Load, float]]) -> CostModel:
-    """Return the cost model that `kvopt fit` makes of a log."""
-    from opt.fit.log import read_log, write_log
-    from opt.fit.models import fit_log
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "log.jsonl"
-        machine = {"gpu": "CPU, one thread", "model": "random Llama, 8 layers"}
-        write_log(rows, path, machine=machine, origin={"source": "SGLang"})
-        return fit_log([read_log(path)], "linear", name="cpu")
 
 
 def _log_tables(records: list[Record]) -> list[Table]:
@@ -241,9 +227,9 @@ def _log_tables(records: list[Record]) -> list[Table]:
 
 
 PARTS = {
-    "replay": (_replay_tasks, _replay, _replay_tables),
-    "log": (_log_tasks, _log, _log_tables),
-    "policy": (_policy_tasks, _policy, _policy_tables),
-    "trees": (_trees_tasks, _trees, _trees_tables),
-    "sglang": (_sglang_tasks, _sglang, _sglang_tables),
+    "replay": Part(_replay_tasks, _replay, _replay_tables),
+    "log": Part(_log_tasks, _log, _log_tables),
+    "policy": Part(_policy_tasks, _policy, _policy_tables),
+    "trees": Part(_trees_tasks, _trees, _trees_tables),
+    "sglang": Part(_sglang_tasks, _sglang, _sglang_tables),
 }

@@ -20,10 +20,12 @@ from typing import Any
 
 import numpy as np
 
+from opt.bench.parts import Part
 from opt.bench.runner import Params, Record, Table, grouped
+from opt.core.cost import CostModel, Load
 from opt.core.instance import Instance
 
-__all__ = ["EIGHT_LAYERS", "PARTS"]
+__all__ = ["EIGHT_LAYERS", "PARTS", "fitted"]
 
 EIGHT_LAYERS = {
     "hidden_size": 512,
@@ -38,6 +40,24 @@ GROUPED, SHARED, SEATS = 300, 2_048, 64  # requests, tokens of a group's prefix
 CONFIGS = 5  # random settings in a task
 FORMERS = {"vLLM fcfs": "", "analytic": "FeatherAnalytic", "bandit": "FeatherBandit", "seeded": "FeatherSeeded"}
 CHATS, RATE, TARGETS = 60, 8.0, (0.03, 0.1)
+
+
+def write_small_log(rows: list[tuple[Load, float]], path: Path, source: str) -> None:
+    """Write the log of iterations that an engine has run on the eight-layer model."""
+    from opt.fit.log import write_log
+
+    write_log(rows, path, machine={"gpu": "CPU, one thread", "model": "random Llama, 8 layers"}, origin={"source": source})
+
+
+def fitted(rows: list[tuple[Load, float]], source: str) -> CostModel:
+    """Return the cost model that `kvopt fit` makes of such a log. It loads numba, after which vLLM does not start."""
+    from opt.fit.log import read_log
+    from opt.fit.models import fit_log
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log.jsonl"
+        write_small_log(rows, path, source)
+        return fit_log([read_log(path)], "linear", name="cpu")
 
 
 def _groups_tasks(seeds: int) -> list[Params]:
@@ -152,7 +172,6 @@ def _chats(seed: int, n: int = CHATS, rate: float = RATE) -> Instance:
 
 def _deadline(params: Params) -> dict[str, Any]:
     """Fit a log, then serve the same chats under vLLM's own scheduler and under one of ours."""
-    from opt.fit.log import write_log
     from opt.plugins.small import TINY, backlog
     from opt.plugins.vllm.serve import serve
 
@@ -163,7 +182,7 @@ def _deadline(params: Params) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         log, cost = Path(folder) / "log.jsonl", Path(folder) / "cpu.json"
         rows = [row for run in seen for row in run.iterations]
-        write_log(rows, log, machine={"gpu": "CPU, one thread", "model": "random Llama, 8 layers"}, origin={"source": "vLLM"})
+        write_small_log(rows, log, "vLLM")
         # In a process of its own, as a user would: vLLM does not start in one that has loaded numba.
         command = [sys.executable, "-m", "opt.cli", "fit", str(log), "--form", "linear", "-o", str(cost)]
         subprocess.run(command, check=True, capture_output=True)
@@ -207,6 +226,6 @@ def _deadline_tables(records: list[Record]) -> list[Table]:
 
 
 PARTS = {
-    "groups": (_groups_tasks, _groups, _groups_tables),
-    "deadline": (_deadline_tasks, _deadline, _deadline_tables),
+    "groups": Part(_groups_tasks, _groups, _groups_tables),
+    "deadline": Part(_deadline_tasks, _deadline, _deadline_tables),
 }

@@ -6,8 +6,7 @@ Parts are independent: each has its tasks, its measure and its tables, and a lin
 from __future__ import annotations
 
 from opt.bench import detection, feather, sharing
-from opt.bench.clock import Part
-from opt.bench.runner import Params, Record, Suite, Table, grouped
+from opt.bench.parts import Part, suite_of
 
 __all__ = ["PARTS", "PREFIX"]
 
@@ -19,24 +18,9 @@ PARTS: dict[str, Part] = {
 }
 
 
-def _tasks(seeds: int) -> list[Params]:
-    return [task for part in PARTS.values() for task in part.tasks(seeds)]
-
-
-def _measure(params: Params) -> dict[str, object]:
-    return PARTS[params["part"]].measure(params)
-
-
-def _tables(records: list[Record]) -> list[Table]:
-    parts = grouped(records, "part")
-    return [table for name, part in PARTS.items() if (name,) in parts for table in part.tables(parts[(name,)])]
-
-
-PREFIX = Suite(
+PREFIX = suite_of(
     "prefix",
     "shared prefixes: detection, homogeneous batches, sharing off line",
-    _tasks,
-    _measure,
-    _tables,
+    PARTS,
     clocked=detection.CLOCKED | feather.CLOCKED,
 )

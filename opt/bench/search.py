@@ -7,30 +7,14 @@ Quick by default (five to ten minutes); `--full` gives every solver a minute, ta
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from opt.bench.account import account, account_tables, account_tasks
-from opt.bench.runner import Params, Record, Suite, Table, grouped, median_of
+from opt.bench.parts import Part, suite_of
+from opt.bench.runner import Params, Record, Table, grouped, median_of
 from opt.bench.searching import INSTANCES, PROOF_S, SMALL_S, warm
 
-__all__ = ["PARTS", "SEARCH", "Part"]
-
-
-@dataclass(frozen=True)
-class Part:
-    """One kind of task of the suite; its parameters carry `part`, its name.
-
-    Args:
-        tasks: from the number of seeds and whether to be thorough to the parameters of its tasks.
-        measure: runs one task.
-        tables: from its records, in order, to what is printed.
-    """
-
-    tasks: Callable[[int, bool], list[Params]]
-    measure: Callable[[Params], dict[str, Any]]
-    tables: Callable[[list[Record]], list[Table]]
+__all__ = ["PARTS", "SEARCH"]
 
 
 # Every solver against the bounds.
@@ -39,7 +23,7 @@ SECONDS = {False: 20.0, True: 60.0}
 TIMED = ("search", "portfolio", "cpsat")  # they get the same time; all others end by themselves
 
 
-def _rival_tasks(seeds: int, full: bool) -> list[Params]:
+def _rival_tasks(seeds: int, full: bool = False) -> list[Params]:
     tasks: list[Params] = []
     for name in INSTANCES[full]:
         tasks += [{"part": "rivals", "instance": name, "solver": solver, "seed": 0} for solver in ("bounds", "constructed")]
@@ -110,7 +94,7 @@ CURVE_S = {False: 30.0, True: 120.0}
 MARKS = (2, 5, 10, 20, 30, 60, 90, 120)
 
 
-def _curve_tasks(seeds: int, full: bool) -> list[Params]:
+def _curve_tasks(seeds: int, full: bool = False) -> list[Params]:
     solvers = ("search", "portfolio") if full else ("search",)
     return [
         {"part": "curve", "n": LARGE, "solver": solver, "seconds": CURVE_S[full], "seed": seed}
@@ -172,7 +156,7 @@ SMALL_SIZES = {False: (8, 10, 12), True: (8, 10, 12, 15, 20, 25)}
 REPEAT = {False: 3, True: 5}  # instances for each seed asked for
 
 
-def _small_tasks(seeds: int, full: bool) -> list[Params]:
+def _small_tasks(seeds: int, full: bool = False) -> list[Params]:
     tasks: list[Params] = [{"part": "small", "family": "four", "n": 4, "seed": 0}]
     for family in ("small", "small-short"):
         for n in SMALL_SIZES[full]:
@@ -231,7 +215,7 @@ SPEED = {False: ("demo",), True: ("mixture-100", "demo", "mixture-5000", "mixtur
 SPEED_S = 5.0
 
 
-def _speed_tasks(seeds: int, full: bool) -> list[Params]:
+def _speed_tasks(seeds: int, full: bool = False) -> list[Params]:
     return [{"part": "speed", "instance": name, "seed": seed} for name in SPEED[full] for seed in range(seeds)]
 
 
@@ -273,18 +257,6 @@ PARTS: dict[str, Part] = {
 }
 
 
-def _tasks(seeds: int, full: bool = False) -> list[Params]:
-    return [task for part in PARTS.values() for task in part.tasks(seeds, full)]
-
-
-def _measure(params: Params) -> dict[str, Any]:
-    return PARTS[params["part"]].measure(params)
-
-
-def _tables(records: list[Record]) -> list[Table]:
-    return [table for (name,), group in grouped(records, "part").items() for table in PARTS[name].tables(group)]
-
-
 CLOCKED = (
     *("total_latency", "seconds", "refused", "winner", "bounds"),  # rivals, and the prices among the bounds
     *("at", "last"),  # the curve
@@ -293,11 +265,9 @@ CLOCKED = (
     *("moves", "cpu_s", "per_s"),  # speed
 )
 
-SEARCH = Suite(
+SEARCH = suite_of(
     "search",
     "local search and portfolio: rivals, quality over time, known optima, speed",
-    _tasks,
-    _measure,
-    _tables,
+    PARTS,
     clocked=frozenset(CLOCKED),
 )
